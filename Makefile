@@ -1,0 +1,62 @@
+# Every target works from a fresh clone. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.kdir-setup
+SOURCES := resolver directory deploy bench tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup servers proto proto-baseline check fix test demo demo-down bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make the virtual environment in .venv
+
+# Editable in setuptools' "compat" mode: a plain .pth file, since the import hook of the default
+# mode costs `kdir ls` some of its start-up. It covers the checkout's root; proto/ needs its own.
+$(STAMP): pyproject.toml constraints.txt Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "kdir needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "This Python has no venv module: install it (on Debian: apt-get install python3-venv)." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --config-settings editable_mode=compat --editable '.[kafka,index,dev]'
+	@$(BIN)/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "kdir-proto.pth").write_text(str(pathlib.Path("proto").resolve()) + "\n")'
+	@touch $(STAMP)
+
+servers: setup ## fetch the local servers (Kafka, Delta's jars) into the cache
+	@$(BIN)/python -m deploy.local
+
+proto: setup ## regenerate the modules in proto/kdir/v1
+	@$(BIN)/python -m deploy.tools.generate
+
+proto-baseline: setup ## accept the contract as it is now as the one never to break
+	@$(BIN)/python -m deploy.tools.baseline
+
+check: setup ## lint, format, types, contract and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/pytest -q tests/repository --deselect tests/repository/test_lint.py
+
+fix: proto ## repair what can be repaired: lint, format, generated modules
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: setup servers ## run every test, real servers included
+	$(BIN)/pytest tests
+
+demo: setup servers ## start a small federation on real Kafka brokers and show it
+	@$(BIN)/python -m deploy.demo up
+
+demo-down: setup ## end the demo's federation, and only it
+	@$(BIN)/python -m deploy.demo down
+
+bench: setup servers ## measure; NAME=x for one benchmark
+	@$(BIN)/python -m bench $(NAME)
+
+clean: ## remove what was made in this checkout (not the cache of servers)
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

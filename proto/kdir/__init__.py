@@ -1,0 +1,1 @@
+"""The root of the generated contract; the modules are in `kdir.v1`."""
