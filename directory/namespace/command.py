@@ -1,0 +1,266 @@
+"""Commands: what can be wished of a tree, as values; and what planning one gives.
+
+``plan(snapshot, command, context)`` (``directory/namespace/plan.py``) turns a command into a
+``Plan`` or raises one of ``resolver.errors``. The caller commits the plan under its guards; when a
+guard does not hold, it plans again on a newer snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from directory.namespace.entry import (
+    NO_POLICIES,
+    Entry,
+    Kind,
+    LinkMode,
+    LinkWrites,
+    Policies,
+    Provision,
+)
+from directory.store.base import Guard, Write
+from resolver.path import Path
+
+__all__ = [
+    "RETIRED_FOR_MS",
+    "AdoptTopics",
+    "Change",
+    "Command",
+    "Context",
+    "CreateDirectory",
+    "CreateLink",
+    "CreateMount",
+    "CreateTopic",
+    "DeleteEntry",
+    "FinishDelete",
+    "MoveEntry",
+    "Observed",
+    "Plan",
+    "ReapDeleted",
+    "RecordTopics",
+    "TopicNews",
+    "UpdateEntry",
+]
+
+RETIRED_FOR_MS: Final = 24 * 3600 * 1000
+"""For so long a deleted physical name is not used again (DESIGN §3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What planning needs of the world."""
+
+    now_ms: int
+    """Unix time, milliseconds."""
+    principal: str
+    """Who wishes it, such as ``User:ana``; empty where identities are not in use."""
+    new_id: Callable[[], int]
+    """A fresh random entry id, 3 … 2**63-1."""
+    deletes_in_kafka: bool = False
+    """Whether removing an entry removes Kafka's topic too (ceiling or policy ``delete``)."""
+    creates_in_kafka: bool = False
+    """Whether new topics may be made in Kafka (ceiling or policy ``create``)."""
+    new_attempt: Callable[[], str] = str
+    """A fresh random id of an attempt to make a topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateDirectory:
+    """mkdir. With ``make_parents`` the missing tiers above are made too, in the same plan."""
+
+    path: Path
+    make_parents: bool = False
+    policies: Policies = NO_POLICIES
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopic:
+    """A new topic. ``physical_name`` asked for is used or refused; else a free one is chosen."""
+
+    path: Path
+    physical_name: str = ""
+    partitions: int = 0
+    replication_factor: int = 0
+    policies: Policies = NO_POLICIES
+    adopt_existing: Observed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateLink:
+    """A new link."""
+
+    path: Path
+    targets: tuple[Path, ...]
+    mode: LinkMode = LinkMode.FIRST
+    writes: LinkWrites = LinkWrites.STAY
+    fall_back_on_absent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateMount:
+    """Mount a child cluster. The federation's checks (loops, the child's word) come before this."""
+
+    path: Path
+    cluster_id: str
+    cluster: str = ""
+    endpoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateEntry:
+    """Change fields of an entry.
+
+    ``changes`` maps a field path to its new value; ``None`` = unset. Field paths:
+    ``policies.<field>``, ``policies.<map>.<key>`` (the key may hold dots), ``directory.closed``,
+    ``link.targets`` (tuple of Path), ``link.mode``, ``link.writes``, ``link.fall_back_on_absent``,
+    ``topic.partitions`` (growing only), ``mount.endpoints`` (tuple of str), ``mount.cluster``.
+    Changing a mount raises its epoch.
+    """
+
+    path: Path
+    kind: Kind | None = None
+    changes: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteEntry:
+    """Remove an entry. Not recursive, a directory must be empty. Mounts below are refused always.
+
+    A directory is moved to ``DELETED_ID`` under its id in hexadecimal as name, at once; ``ReapDeleted``
+    finishes. A topic whose Kafka side goes too stays there as DELETING until ``FinishDelete``.
+    """
+
+    path: Path
+    kind: Kind | None = None
+    recursive: bool = False
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveEntry:
+    """Move an entry within the mount; of a mount, its epoch rises."""
+
+    path: Path
+    new_path: Path
+    kind: Kind | None = None
+    leave_link: bool = False
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A topic as Kafka shows it. ``topic_id`` is 16 bytes; ``config`` only what is not default."""
+
+    physical_name: str
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+    config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptTopics:
+    """Take existing Kafka topics in, each at the path (relative to the mount) that the mapping gave.
+
+    Missing directories are made. A topic whose place is taken goes under ``__adopted/`` by its flat
+    name; one that is known by physical name already is left as it is. At most as many as fit one
+    transaction; the caller cuts batches.
+    """
+
+    topics: tuple[tuple[tuple[str, ...], Observed], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicNews:
+    """What the reconciler learnt of one topic entry. ``None`` = not changed. Nothing is written
+    where nothing differs, or where the entry is gone or has another physical name by now."""
+
+    path: Path
+    entry_id: int
+    provision: Provision | None = None
+    provision_message: str | None = None
+    topic_id: bytes | None = None
+    partitions: int | None = None
+    replication_factor: int | None = None
+    observed_config: Mapping[str, str] | None = None
+    drift_count: int | None = None
+    provision_attempt: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordTopics:
+    """Commit what the reconciler learnt."""
+
+    news: tuple[TopicNews, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReapDeleted:
+    """One step of finishing removals below ``DELETED_ID``: at most ``limit`` entries, leaves first."""
+
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishDelete:
+    """Kafka no longer has this topic (or it was never there): drop its DELETING entry and retire
+    the name. ``name`` is the entry's name below ``DELETED_ID``."""
+
+    name: str
+    entry_id: int
+
+
+Command = (
+    CreateDirectory
+    | CreateTopic
+    | CreateLink
+    | CreateMount
+    | UpdateEntry
+    | DeleteEntry
+    | MoveEntry
+    | AdoptTopics
+    | RecordTopics
+    | ReapDeleted
+    | FinishDelete
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change event, before it has a revision. ``before`` None = insert, ``after`` None = delete.
+
+    ``path`` is where the entry is after the change (was, for a delete); ``path_before`` is set for
+    moves. Absolute, canonical.
+    """
+
+    kind: Kind
+    entry_id: int
+    parent_id: int
+    path: Path
+    path_before: Path | None = None
+    before: Entry | None = None
+    after: Entry | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to commit: all of it or nothing. Empty ``writes``: there is nothing to do."""
+
+    guards: tuple[Guard, ...]
+    writes: tuple[Write, ...]
+    changes: tuple[Change, ...]
+    entry: Entry | None = None
+    """The entry that the command was about, as it will be (for a delete: as it was)."""
+    path: Path | None = None
+    """Its path after the change."""
+    topic_count: int = 0
+    """For a delete: topics that go."""
+    directory_count: int = 0
+    """For a delete: directories that go."""
+    notes: tuple[str, ...] = ()
+    """For adoption: one sentence for each topic that was put elsewhere or left out, and why."""

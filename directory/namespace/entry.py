@@ -1,0 +1,210 @@
+"""Entries as pure values: directory, topic, link, mount; refuses to know how they are stored.
+
+The numbers of the enums are those of ``kdir.v1``; the codec (``directory/codec.py``) translates.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar, Final, Protocol
+
+from resolver.path import Path
+
+__all__ = [
+    "CONTAINER_KINDS",
+    "DELETED_ID",
+    "NO_POLICIES",
+    "ROOT_ID",
+    "Codec",
+    "Directory",
+    "Entry",
+    "Kind",
+    "Link",
+    "LinkMode",
+    "LinkWrites",
+    "Mount",
+    "Policies",
+    "Provision",
+    "Topic",
+    "etag_of",
+]
+
+ROOT_ID: Final = 1
+"""Entry id of the directory at the mount point; it always exists and is never moved or removed."""
+DELETED_ID: Final = 2
+"""Id of the place that removed entries are moved to until the reaper has finished them."""
+
+
+class Kind(enum.IntEnum):
+    """What an entry is."""
+
+    DIRECTORY = 1
+    TOPIC = 2
+    LINK = 3
+    MOUNT = 4
+
+    @property
+    def is_container(self) -> bool:
+        """Whether it is one of the three that a path can go on through."""
+        return self is not Kind.TOPIC
+
+
+CONTAINER_KINDS: Final = (Kind.DIRECTORY, Kind.LINK, Kind.MOUNT)
+
+
+class Provision(enum.IntEnum):
+    """Where the Kafka side of a topic stands (``kdir.v1.Provision``)."""
+
+    ACTIVE = 1
+    PENDING = 2
+    FAILED = 3
+    MISSING = 4
+    REPLACED = 5
+    DETACHED = 6
+    DELETING = 7
+
+
+class LinkMode(enum.IntEnum):
+    """In which order a link's targets are asked."""
+
+    FIRST = 1
+    UNION = 2
+
+
+class LinkWrites(enum.IntEnum):
+    """What producers do when the first target is unreachable."""
+
+    STAY = 1
+    FOLLOW = 2
+
+
+def _frozen(mapping: Mapping[str, str | None] | None = None) -> Mapping[str, str | None]:
+    return MappingProxyType(dict(mapping or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """Settings of one entry that hold for all below it (KIP-37).
+
+    ``None`` is unset: the field inherits. In the maps a value of ``None`` means *cleared*: the key
+    inherits no longer. Maps merge key by key.
+    """
+
+    topic_config: Mapping[str, str | None] = field(default_factory=_frozen)
+    producer_defaults: Mapping[str, str | None] = field(default_factory=_frozen)
+    consumer_defaults: Mapping[str, str | None] = field(default_factory=_frozen)
+    tags: Mapping[str, str | None] = field(default_factory=_frozen)
+    manage: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    partitions: int | None = None
+    replication_factor: int | None = None
+    max_topics: int | None = None
+    max_partitions: int | None = None
+    owner: str | None = None
+    contact: str | None = None
+    description: str | None = None
+    read_only: bool | None = None
+    encryption_key_id: str | None = None
+
+
+NO_POLICIES: Final = Policies()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directory:
+    """A directory (a namespace in KIP-37's words)."""
+
+    kind: ClassVar[Kind] = Kind.DIRECTORY
+
+    entry_id: int
+    change_count: int = 1
+    changed_at_ms: int = 0
+    changed_by: str = ""
+    policies: Policies = NO_POLICIES
+    unknown: bytes = b""
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic: its physical name and Kafka id are recorded, never derived."""
+
+    kind: ClassVar[Kind] = Kind.TOPIC
+
+    entry_id: int
+    change_count: int = 1
+    changed_at_ms: int = 0
+    changed_by: str = ""
+    policies: Policies = NO_POLICIES
+    unknown: bytes = b""
+    physical_name: str
+    topic_id: bytes = b""
+    partitions: int = 0
+    replication_factor: int = 0
+    provision: Provision = Provision.PENDING
+    provision_message: str = ""
+    drift_count: int = 0
+    adopted: bool = False
+    provision_attempt: str = ""
+    observed_config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Rewrites its prefix to one of several target paths, tried in order."""
+
+    kind: ClassVar[Kind] = Kind.LINK
+
+    entry_id: int
+    change_count: int = 1
+    changed_at_ms: int = 0
+    changed_by: str = ""
+    policies: Policies = NO_POLICIES
+    unknown: bytes = b""
+    targets: tuple[Path, ...]
+    mode: LinkMode = LinkMode.FIRST
+    writes: LinkWrites = LinkWrites.STAY
+    fall_back_on_absent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """The place where a child cluster's tree is attached; ``epoch`` rises with each change of it."""
+
+    kind: ClassVar[Kind] = Kind.MOUNT
+
+    entry_id: int
+    change_count: int = 1
+    changed_at_ms: int = 0
+    changed_by: str = ""
+    policies: Policies = NO_POLICIES
+    unknown: bytes = b""
+    cluster_id: str
+    cluster: str = ""
+    epoch: int = 1
+    endpoints: tuple[str, ...] = ()
+
+
+Entry = Directory | Topic | Link | Mount
+"""Any entry. ``unknown`` holds what a newer version stored and this one must hand on untouched."""
+
+
+class Codec(Protocol):
+    """How entries become the bytes that the store keeps. Pure: equal entries give equal bytes."""
+
+    def encode(self, entry: Entry) -> bytes:
+        """The stored form; without path, parent or name, which are in the key."""
+
+    def decode(self, record: bytes) -> Entry:
+        """Back from the stored form.
+
+        Raises:
+            ValueError: the bytes are not a record of ours.
+        """
+
+
+def etag_of(entry: Entry) -> str:
+    """Opaque to callers; changes whenever the entry does (AIP-154)."""
+    return f"{entry.entry_id:x}-{entry.change_count}"

@@ -1,0 +1,150 @@
+"""The one place that knows how facts of a cluster are laid out as ordered keys of its store.
+
+Refuses to know what the values mean. Keys are bytes; order of keys is order of listing::
+
+    e/<parent id: 8 bytes, big-endian><t|c><name>   an entry's record (kdir.v1.Entry without path)
+    p/<unified physical name>                       claim: the physical names that share it, by \\n
+    r/<physical name>                               retired: unix ms until when, as decimal text
+    x/<physical name>                               detached: adoption skips it; Kafka's topic id
+    q/<principal>\\0<request id>                     an answered request (deduplication, AIP-155)
+    o/<change id>                                   a change event (kdir.v1.ChangeEvent)
+    f/parent                                        what the parent last said (kdir.v1.Welcome …)
+    f/mount/<mount path>                            a row of the mount table handed down
+    f/child/<cluster id>                            what a child last told
+    k/<name>                                        settings of the Kafka side: pin, stop
+    l/<role>                                        who holds a role (election)
+
+``t`` is for topics and ``c`` for containers (directory, link, mount): one name may stand for one
+of each. "Unified" is Kafka's own rule: ``.`` and ``_`` are the same there
+(``org.apache.kafka.common.internals.Topic#unifyCollisionChars``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from directory.namespace.entry import Kind
+
+__all__ = [
+    "CHILD",
+    "CLAIM",
+    "DETACHED",
+    "ENTRY",
+    "EVENT",
+    "KAFKA",
+    "MOUNT_ROW",
+    "PARENT",
+    "REQUEST",
+    "RETIRED",
+    "ROLE",
+    "EntryKey",
+    "child_key",
+    "claim_key",
+    "detached_key",
+    "directory_range",
+    "entry_key",
+    "event_key",
+    "kafka_key",
+    "mount_row_key",
+    "parse_entry_key",
+    "request_key",
+    "retired_key",
+    "role_key",
+    "unify",
+]
+
+ENTRY: Final = b"e/"
+CLAIM: Final = b"p/"
+RETIRED: Final = b"r/"
+DETACHED: Final = b"x/"
+REQUEST: Final = b"q/"
+EVENT: Final = b"o/"
+PARENT: Final = b"f/parent"
+MOUNT_ROW: Final = b"f/mount/"
+CHILD: Final = b"f/child/"
+KAFKA: Final = b"k/"
+ROLE: Final = b"l/"
+
+_TOPIC: Final = b"t"
+_CONTAINER: Final = b"c"
+_UNIFY: Final = str.maketrans(".", "_")
+
+
+class EntryKey(NamedTuple):
+    """An entry's key taken apart."""
+
+    parent_id: int
+    is_topic: bool
+    name: str
+
+
+def entry_key(parent_id: int, kind: Kind, name: str) -> bytes:
+    """Where the record of an entry lives."""
+    place = _TOPIC if kind is Kind.TOPIC else _CONTAINER
+    return b"%b%b%b%b" % (ENTRY, parent_id.to_bytes(8, "big"), place, name.encode())
+
+
+def parse_entry_key(key: bytes) -> EntryKey:
+    """Back from ``entry_key``.
+
+    Raises:
+        ValueError: not an entry's key.
+    """
+    if not key.startswith(ENTRY) or len(key) < 12 or key[10:11] not in (_TOPIC, _CONTAINER):
+        raise ValueError(f"not an entry key: {key!r}")
+    return EntryKey(int.from_bytes(key[2:10], "big"), key[10:11] == _TOPIC, key[11:].decode())
+
+
+def directory_range(parent_id: int) -> bytes:
+    """The prefix of the keys of everything directly in a directory."""
+    return ENTRY + parent_id.to_bytes(8, "big")
+
+
+def unify(physical_name: str) -> str:
+    """The name under Kafka's collision rule."""
+    return physical_name.translate(_UNIFY)
+
+
+def claim_key(physical_name: str) -> bytes:
+    """Guards that no two entries have the same or colliding physical names."""
+    return CLAIM + unify(physical_name).encode()
+
+
+def retired_key(physical_name: str) -> bytes:
+    """Marks a name that was deleted a short while ago."""
+    return RETIRED + physical_name.encode()
+
+
+def detached_key(physical_name: str) -> bytes:
+    """Marks a Kafka topic whose entry was removed while the topic was left alone."""
+    return DETACHED + physical_name.encode()
+
+
+def request_key(principal: str, request_id: str) -> bytes:
+    """Finds the answer that a request was given before."""
+    return b"%b%b\0%b" % (REQUEST, principal.encode(), request_id.encode())
+
+
+def event_key(change_id: str) -> bytes:
+    """One committed change's events; order is by revision, not by key."""
+    return EVENT + change_id.encode()
+
+
+def mount_row_key(mount: str) -> bytes:
+    """A row of the mount table that the parent handed down."""
+    return MOUNT_ROW + mount.encode()
+
+
+def child_key(cluster_id: str) -> bytes:
+    """What a child last told of itself."""
+    return CHILD + cluster_id.encode()
+
+
+def kafka_key(name: str) -> bytes:
+    """A setting of the Kafka side."""
+    return KAFKA + name.encode()
+
+
+def role_key(role: str) -> bytes:
+    """Who holds a role."""
+    return ROLE + role.encode()

@@ -1,0 +1,272 @@
+"""The store's contract: ordered keys and values of one cluster, guarded transactions, a watch.
+
+Refuses to know what keys and values mean. Every store runs the same suite
+(``tests/conformance/store``); what is written here holds for all of them.
+
+Promises
+    *Atomic*: a commit is seen whole or not at all. *Ordered*: every commit gets the next revision;
+    revisions of one incarnation only rise. *Durable*: what ``commit`` returned survives ``kill -9``
+    of everything. *Resumable*: ``watch(after)`` yields every later revision, once, in order, or
+    raises ``HistoryGone``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = [
+    "Changes",
+    "Committed",
+    "Conflict",
+    "Guard",
+    "HistoryGone",
+    "Identity",
+    "Incompatible",
+    "KeyIs",
+    "Leadership",
+    "Limits",
+    "Loading",
+    "NothingNewer",
+    "Put",
+    "Remove",
+    "Row",
+    "Store",
+    "StoreAway",
+    "Transaction",
+    "Watch",
+    "Write",
+]
+
+
+class StoreAway(Exception):
+    """The store did not answer in time, or could not be reached. Whether a commit that ends so had
+    an effect is not known: ask again with the same request id."""
+
+
+class HistoryGone(Exception):
+    """The changes after the asked revision are no longer kept, or belong to another life of the
+    store: load again."""
+
+
+class Incompatible(Exception):
+    """The store cannot be used as asked: another cluster's, a newer schema, not a store at all.
+    One sentence for people; nothing was touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose store this is. ``incarnation`` changes with each restore, migration or re-creation."""
+
+    store_id: str
+    cluster_id: str
+    cluster: str
+    incarnation: str
+    schema_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one transaction may hold at most; callers split before the store refuses."""
+
+    max_writes: int
+    """Guards and writes of one transaction together."""
+    max_bytes: int
+    """Bytes of one transaction's keys and values together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One key with its value, and the revision of its last change."""
+
+    key: bytes
+    value: bytes
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIs:
+    """Holds while the key has exactly this value; ``None`` = the key does not exist."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class NothingNewer:
+    """Holds while no key with this prefix was written after this revision. Removals do not count."""
+
+    prefix: bytes
+    revision: int
+
+
+Guard = KeyIs | NothingNewer
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Set a key."""
+
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove a key; removing one that does not exist is no error."""
+
+    key: bytes
+
+
+Write = Put | Remove
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """All guards hold and all writes happen, or nothing does. One key is written at most once."""
+
+    guards: tuple[Guard, ...]
+    writes: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """It happened. ``commit_id`` is random: a reader that resumes at ``revision`` compares it."""
+
+    revision: int
+    commit_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Nothing happened: this guard did not hold. ``revision`` is the store's current one."""
+
+    guard: Guard
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One revision: all its writes, in no particular order."""
+
+    revision: int
+    commit_id: str
+    writes: tuple[Write, ...]
+
+
+class Loading(Protocol):
+    """All rows at one revision."""
+
+    @property
+    def revision(self) -> int:
+        """The revision that all rows are of; 0 = nothing was ever committed."""
+
+    @property
+    def commit_id(self) -> str:
+        """Of that revision; empty at 0."""
+
+    def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """Rows as (key, value), in key order, in pages.
+
+        Raises:
+            StoreAway: in the middle; begin again.
+        """
+
+
+class Watch(Protocol):
+    """Follows the store from one revision on. Used by one thread; ``close`` by any."""
+
+    def next(self, timeout_seconds: float) -> Sequence[Changes]:
+        """The next revisions, in order, without gap or repeat; empty when none came in time. An
+        empty answer also says that the store was there at some moment of the wait.
+
+        Raises:
+            StoreAway: the store cannot be reached; call again, it goes on where it was.
+            HistoryGone: load again.
+        """
+
+    def close(self) -> None:
+        """Ends it; a waiting ``next`` returns soon."""
+
+
+class Leadership(Protocol):
+    """A role that this process holds while the guard holds. Fenced: who lost it can write nothing
+    under it, because the guard is part of each of its transactions."""
+
+    @property
+    def guard(self) -> KeyIs:
+        """To be put into every transaction that the role makes."""
+
+    def held(self) -> bool:
+        """Whether it is held as far as this process knows."""
+
+    def release(self) -> None:
+        """Gives it up."""
+
+
+class Store(Protocol):
+    """The truth of one cluster. Safe for use by several threads."""
+
+    @property
+    def identity(self) -> Identity:
+        """Whose store this is, as read when it was opened.
+
+        A store that was restored under the process is noticed by the watch (``HistoryGone``), after
+        which ``refresh_identity`` reads it anew.
+        """
+
+    @property
+    def limits(self) -> Limits:
+        """What one transaction may hold."""
+
+    def refresh_identity(self) -> Identity:
+        """Reads the identity again.
+
+        Raises:
+            StoreAway, Incompatible
+        """
+
+    def load(self, prefixes: Sequence[bytes] = (b"",)) -> Loading:
+        """Everything under these prefixes, at one revision. Prefixes must be disjoint.
+
+        Raises:
+            StoreAway
+        """
+
+    def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
+        """The rows under a prefix with keys greater than ``after``, in key order, as of now. For
+        maintenance; requests read the replica.
+
+        Raises:
+            StoreAway
+        """
+
+    def watch(self, after: int, commit_id: str) -> Watch:
+        """Every revision after ``after``, whose commit id must be ``commit_id`` (empty at 0).
+
+        Raises:
+            StoreAway
+            HistoryGone: that revision is not known here, or is another commit.
+        """
+
+    def commit(self, transaction: Transaction, timeout_seconds: float = 5.0) -> Committed | Conflict:
+        """Makes the writes if all guards hold.
+
+        Raises:
+            StoreAway: effect unknown.
+            ValueError: over the limits, or a key written twice; a bug of the caller's.
+        """
+
+    def elect(self, role: str, candidate: str) -> Leadership | None:
+        """Tries once to take a role; None while another process holds it.
+
+        Raises:
+            StoreAway
+        """
+
+    def describe(self) -> str:
+        """The store's address without secrets, for people."""
+
+    def close(self) -> None:
+        """Frees what it holds; the store cannot be used afterwards."""

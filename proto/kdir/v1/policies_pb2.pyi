@@ -1,0 +1,198 @@
+import datetime
+
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Policies(_message.Message):
+    __slots__ = ("topic_config", "partitions", "replication_factor", "max_topics", "max_partitions", "producer_defaults", "consumer_defaults", "owner", "contact", "description", "tags", "read_only", "encryption_key_id", "manage")
+    class TopicConfigEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: ConfigValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ConfigValue, _Mapping]] = ...) -> None: ...
+    class ProducerDefaultsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: ConfigValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ConfigValue, _Mapping]] = ...) -> None: ...
+    class ConsumerDefaultsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: ConfigValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ConfigValue, _Mapping]] = ...) -> None: ...
+    class TagsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: ConfigValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ConfigValue, _Mapping]] = ...) -> None: ...
+    class ManageEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bool
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bool] = ...) -> None: ...
+    TOPIC_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MAX_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    CONTACT_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    ENCRYPTION_KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    MANAGE_FIELD_NUMBER: _ClassVar[int]
+    topic_config: _containers.MessageMap[str, ConfigValue]
+    partitions: int
+    replication_factor: int
+    max_topics: int
+    max_partitions: int
+    producer_defaults: _containers.MessageMap[str, ConfigValue]
+    consumer_defaults: _containers.MessageMap[str, ConfigValue]
+    owner: str
+    contact: str
+    description: str
+    tags: _containers.MessageMap[str, ConfigValue]
+    read_only: bool
+    encryption_key_id: str
+    manage: _containers.ScalarMap[str, bool]
+    def __init__(self, topic_config: _Optional[_Mapping[str, ConfigValue]] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., max_topics: _Optional[int] = ..., max_partitions: _Optional[int] = ..., producer_defaults: _Optional[_Mapping[str, ConfigValue]] = ..., consumer_defaults: _Optional[_Mapping[str, ConfigValue]] = ..., owner: _Optional[str] = ..., contact: _Optional[str] = ..., description: _Optional[str] = ..., tags: _Optional[_Mapping[str, ConfigValue]] = ..., read_only: _Optional[bool] = ..., encryption_key_id: _Optional[str] = ..., manage: _Optional[_Mapping[str, bool]] = ...) -> None: ...
+
+class ConfigValue(_message.Message):
+    __slots__ = ("value", "cleared")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
+    value: str
+    cleared: bool
+    def __init__(self, value: _Optional[str] = ..., cleared: _Optional[bool] = ...) -> None: ...
+
+class EffectiveValue(_message.Message):
+    __slots__ = ("field", "value", "set_at", "set_by", "set_time", "overrides", "kafka_value")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SET_AT_FIELD_NUMBER: _ClassVar[int]
+    SET_BY_FIELD_NUMBER: _ClassVar[int]
+    SET_TIME_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_VALUE_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    value: str
+    set_at: str
+    set_by: str
+    set_time: _timestamp_pb2.Timestamp
+    overrides: _containers.RepeatedCompositeFieldContainer[OverriddenValue]
+    kafka_value: str
+    def __init__(self, field: _Optional[str] = ..., value: _Optional[str] = ..., set_at: _Optional[str] = ..., set_by: _Optional[str] = ..., set_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., overrides: _Optional[_Iterable[_Union[OverriddenValue, _Mapping]]] = ..., kafka_value: _Optional[str] = ...) -> None: ...
+
+class OverriddenValue(_message.Message):
+    __slots__ = ("value", "set_at")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SET_AT_FIELD_NUMBER: _ClassVar[int]
+    value: str
+    set_at: str
+    def __init__(self, value: _Optional[str] = ..., set_at: _Optional[str] = ...) -> None: ...
+
+class AncestorPosition(_message.Message):
+    __slots__ = ("cluster_id", "incarnation", "revision", "age_seconds")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    incarnation: str
+    revision: int
+    age_seconds: float
+    def __init__(self, cluster_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., age_seconds: _Optional[float] = ...) -> None: ...
+
+class GetEffectivePoliciesRequest(_message.Message):
+    __slots__ = ("path", "what_if", "what_if_mask", "token")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    WHAT_IF_FIELD_NUMBER: _ClassVar[int]
+    WHAT_IF_MASK_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    what_if: Policies
+    what_if_mask: _field_mask_pb2.FieldMask
+    token: str
+    def __init__(self, path: _Optional[str] = ..., what_if: _Optional[_Union[Policies, _Mapping]] = ..., what_if_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
+
+class GetEffectivePoliciesResponse(_message.Message):
+    __slots__ = ("values", "ancestors", "topics_changed", "token")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    ANCESTORS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[EffectiveValue]
+    ancestors: _containers.RepeatedCompositeFieldContainer[AncestorPosition]
+    topics_changed: int
+    token: str
+    def __init__(self, values: _Optional[_Iterable[_Union[EffectiveValue, _Mapping]]] = ..., ancestors: _Optional[_Iterable[_Union[AncestorPosition, _Mapping]]] = ..., topics_changed: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+
+class PlanArmingRequest(_message.Message):
+    __slots__ = ("path", "aspect")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ASPECT_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    aspect: str
+    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ...) -> None: ...
+
+class PlanArmingResponse(_message.Message):
+    __slots__ = ("plan_hash", "calls")
+    PLAN_HASH_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    plan_hash: str
+    calls: _containers.RepeatedCompositeFieldContainer[KafkaCall]
+    def __init__(self, plan_hash: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[KafkaCall, _Mapping]]] = ...) -> None: ...
+
+class KafkaCall(_message.Message):
+    __slots__ = ("operation", "resource", "key", "before", "after")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    operation: str
+    resource: str
+    key: str
+    before: str
+    after: str
+    def __init__(self, operation: _Optional[str] = ..., resource: _Optional[str] = ..., key: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+
+class ArmRequest(_message.Message):
+    __slots__ = ("path", "aspect", "plan_hash", "request_id")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ASPECT_FIELD_NUMBER: _ClassVar[int]
+    PLAN_HASH_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    aspect: str
+    plan_hash: str
+    request_id: str
+    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., plan_hash: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class ArmResponse(_message.Message):
+    __slots__ = ("calls_made", "token")
+    CALLS_MADE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    calls_made: int
+    token: str
+    def __init__(self, calls_made: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...

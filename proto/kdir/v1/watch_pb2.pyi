@@ -1,0 +1,98 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from kdir.v1 import entry_pb2 as _entry_pb2
+from kdir.v1 import resolve_pb2 as _resolve_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ChangeAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHANGE_ACTION_UNSPECIFIED: _ClassVar[ChangeAction]
+    CHANGE_ACTION_INSERT: _ClassVar[ChangeAction]
+    CHANGE_ACTION_UPDATE: _ClassVar[ChangeAction]
+    CHANGE_ACTION_DELETE: _ClassVar[ChangeAction]
+CHANGE_ACTION_UNSPECIFIED: ChangeAction
+CHANGE_ACTION_INSERT: ChangeAction
+CHANGE_ACTION_UPDATE: ChangeAction
+CHANGE_ACTION_DELETE: ChangeAction
+
+class ChangeEvent(_message.Message):
+    __slots__ = ("action", "kind", "entry_id", "parent_id", "path", "path_before", "revision", "position", "time", "principal", "before", "after", "cluster_id", "request_id")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    PARENT_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    PATH_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    action: ChangeAction
+    kind: _entry_pb2.EntryKind
+    entry_id: int
+    parent_id: int
+    path: str
+    path_before: str
+    revision: int
+    position: int
+    time: _timestamp_pb2.Timestamp
+    principal: str
+    before: _entry_pb2.Entry
+    after: _entry_pb2.Entry
+    cluster_id: str
+    request_id: str
+    def __init__(self, action: _Optional[_Union[ChangeAction, str]] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., path: _Optional[str] = ..., path_before: _Optional[str] = ..., revision: _Optional[int] = ..., position: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., principal: _Optional[str] = ..., before: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., after: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., cluster_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("path", "after_token", "checkpoint_seconds")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    AFTER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    after_token: str
+    checkpoint_seconds: int
+    def __init__(self, path: _Optional[str] = ..., after_token: _Optional[str] = ..., checkpoint_seconds: _Optional[int] = ...) -> None: ...
+
+class WatchResponse(_message.Message):
+    __slots__ = ("events", "token", "authority")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[ChangeEvent]
+    token: str
+    authority: _resolve_pb2.Authority
+    def __init__(self, events: _Optional[_Iterable[_Union[ChangeEvent, _Mapping]]] = ..., token: _Optional[str] = ..., authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ...) -> None: ...
+
+class ListChangesRequest(_message.Message):
+    __slots__ = ("path", "page_size", "page_token")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    page_size: int
+    page_token: str
+    def __init__(self, path: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListChangesResponse(_message.Message):
+    __slots__ = ("authority", "events", "next_page_token", "oldest_revision")
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_REVISION_FIELD_NUMBER: _ClassVar[int]
+    authority: _resolve_pb2.Authority
+    events: _containers.RepeatedCompositeFieldContainer[ChangeEvent]
+    next_page_token: str
+    oldest_revision: int
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., events: _Optional[_Iterable[_Union[ChangeEvent, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., oldest_revision: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,234 @@
+"""Path: the immutable name of an entry, a tuple of segments; refuses to know servers or kinds.
+
+Relations between paths are by segment, never by character: ``/a/b`` is no prefix of ``/a/bc``
+(DESIGN §3; the habit is dnspython's ``dns/name.py``).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from resolver.errors import InvalidPath
+
+__all__ = [
+    "MAX_PATH_BYTES",
+    "MAX_SEGMENTS",
+    "MAX_SEGMENT_LENGTH",
+    "ROOT",
+    "Path",
+    "Relation",
+    "check_segment",
+    "is_system",
+]
+
+MAX_SEGMENT_LENGTH: Final = 249
+"""Characters of one segment; Kafka's own limit for a topic name."""
+MAX_SEGMENTS: Final = 64
+"""Segments of one path."""
+MAX_PATH_BYTES: Final = 1024
+"""Bytes of one path, slashes included."""
+
+_SEGMENT = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+_CANONICAL = re.compile(r"(?:/[a-zA-Z0-9._-]{1,249}){1,64}", re.ASCII)
+_DOTS = re.compile(r"/\.{1,2}(?:/|$)")
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
+
+
+class Relation(enum.Enum):
+    """How one path lies to another."""
+
+    EQUAL = "equal"
+    ANCESTOR = "ancestor"
+    DESCENDANT = "descendant"
+    DISJOINT = "disjoint"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Path:
+    """A canonical absolute path.
+
+    ``Path.parse("/la/orders").segments == ("la", "orders")``; the root has no segments.
+    Ordering is by segments, so that a subtree is contiguous.
+    """
+
+    segments: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Path:
+        """Read a canonical path.
+
+        Raises:
+            InvalidPath: naming the segment (counted from 1) and the rule that it breaks.
+        """
+        if text == "/":
+            return ROOT
+        if len(text) <= MAX_PATH_BYTES and _CANONICAL.fullmatch(text) and not _DOTS.search(text):
+            return cls(tuple(text[1:].split("/")))
+        _explain(text)
+
+    @classmethod
+    def of(cls, segments: Iterable[str]) -> Path:
+        """Build a path of segments, checking each and the whole.
+
+        Raises:
+            InvalidPath: as ``parse``.
+        """
+        parts = tuple(segments)
+        for position, segment in enumerate(parts, start=1):
+            check_segment(segment, position)
+        return cls.parse("/" + "/".join(parts))
+
+    def __str__(self) -> str:
+        return "/" + "/".join(self.segments)
+
+    def __len__(self) -> int:
+        return len(self.segments)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is ``/``."""
+        return not self.segments
+
+    @property
+    def name(self) -> str:
+        """The last segment; empty for the root."""
+        return self.segments[-1] if self.segments else ""
+
+    @property
+    def parent(self) -> Path:
+        """The path without its last segment; the root is its own parent."""
+        return Path(self.segments[:-1])
+
+    def child(self, name: str) -> Path:
+        """The path of the entry ``name`` in this directory.
+
+        Raises:
+            InvalidPath: the name is no segment, or the whole becomes too long.
+        """
+        return Path.of((*self.segments, name))
+
+    def join(self, relative: Iterable[str]) -> Path:
+        """This path with segments put after it.
+
+        Raises:
+            InvalidPath: the whole becomes too long.
+        """
+        return Path.of((*self.segments, *relative))
+
+    def is_prefix_of(self, other: Path) -> bool:
+        """Whether ``other`` is this path or lies below it."""
+        return other.segments[: len(self.segments)] == self.segments
+
+    def below(self, ancestor: Path) -> tuple[str, ...]:
+        """The segments of this path below ``ancestor``.
+
+        Raises:
+            ValueError: ``ancestor`` is no prefix; a bug of the caller's.
+        """
+        if not ancestor.is_prefix_of(self):
+            raise ValueError(f"{self} is not at or below {ancestor}")
+        return self.segments[len(ancestor.segments) :]
+
+    def rebase(self, source: Path, target: Path) -> Path:
+        """This path with the prefix ``source`` replaced by ``target``."""
+        return target.join(self.below(source))
+
+    def relation(self, other: Path) -> Relation:
+        """How this path lies to ``other``: ANCESTOR means that this one is above."""
+        if self.segments == other.segments:
+            return Relation.EQUAL
+        if self.is_prefix_of(other):
+            return Relation.ANCESTOR
+        if other.is_prefix_of(self):
+            return Relation.DESCENDANT
+        return Relation.DISJOINT
+
+    def common_ancestor(self, other: Path) -> Path:
+        """The deepest path that is a prefix of both."""
+        count = 0
+        for mine, theirs in zip(self.segments, other.segments, strict=False):
+            if mine != theirs:
+                break
+            count += 1
+        return Path(self.segments[:count])
+
+
+ROOT: Final = Path()
+"""``/``."""
+
+
+def is_system(name: str) -> bool:
+    """Whether a segment names a system entry, hidden from listings unless asked for."""
+    return name.startswith("__")
+
+
+def check_segment(segment: str, position: int = 1) -> None:
+    """Check one segment.
+
+    Raises:
+        InvalidPath: naming the segment, its place (counted from 1) and the rule.
+    """
+    if not _SEGMENT.fullmatch(segment) or segment in {".", ".."}:
+        _explain_segment(segment, position)
+
+
+def _refuse(message: str, *, segment: str, position: int, rule: str) -> NoReturn:
+    raise InvalidPath(message, segment=_shown(segment), position=position, rule=rule)
+
+
+def _shown(text: str, most: int = 60) -> str:
+    # Long or unprintable input must not flood a terminal or a log.
+    quoted = text.encode("unicode_escape", "backslashreplace").decode("ascii")
+    return quoted if len(quoted) <= most else f"{quoted[:most]}… ({len(text)} characters)"
+
+
+def _explain(text: str) -> NoReturn:
+    if not text.startswith("/"):
+        _refuse(
+            f"path {_shown(text)!r}: must begin with '/'", segment=text, position=0, rule="absolute"
+        )
+    size = len(text.encode("utf-8", "surrogatepass"))
+    segments = text[1:].split("/")
+    if size <= 16 * MAX_PATH_BYTES:
+        # The first bad segment says more than "too long"; a huge path is not worth the look.
+        for position, segment in enumerate(segments, start=1):
+            if not _SEGMENT.fullmatch(segment) or segment in {".", ".."}:
+                _explain_segment(segment, position)
+    if len(segments) > MAX_SEGMENTS:
+        _refuse(
+            f"path {_shown(text)!r}: {len(segments)} segments; at most {MAX_SEGMENTS} are allowed",
+            segment=segments[MAX_SEGMENTS],
+            position=MAX_SEGMENTS + 1,
+            rule="segments",
+        )
+    _refuse(
+        f"path {_shown(text)!r}: {size} bytes; at most {MAX_PATH_BYTES} are allowed",
+        segment=segments[-1],
+        position=len(segments),
+        rule="bytes",
+    )
+
+
+def _explain_segment(segment: str, position: int) -> NoReturn:
+    where = f"segment {position}"
+    if not segment:
+        rule, what = "empty", f"{where} is empty: no '//' and no trailing '/'"
+    elif segment in {".", ".."}:
+        rule, what = "dots", f"{where} is {segment!r}: paths are not relative"
+    elif (illegal := _ILLEGAL.search(segment)) is not None:
+        rule = "characters"
+        what = (
+            f"{where} is {_shown(segment)!r}: character {_shown(illegal.group())!r} at "
+            f"{illegal.start()} is not one of a-z A-Z 0-9 . _ -"
+        )
+    else:
+        rule = "length"
+        what = (
+            f"{where} has {len(segment)} characters; at most {MAX_SEGMENT_LENGTH} are allowed: "
+            f"{_shown(segment)!r}"
+        )
+    _refuse(f"invalid path: {what}", segment=segment, position=position, rule=rule)
