@@ -1,6 +1,5 @@
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from kdir.v1 import entry_pb2 as _entry_pb2
-from kdir.v1 import policies_pb2 as _policies_pb2
 from kdir.v1 import resolve_pb2 as _resolve_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
