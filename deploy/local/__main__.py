@@ -1,0 +1,31 @@
+"""`python -m deploy.local [NAME…]`: fetches the named local servers (all, if none is named)."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.local import kafka, spark
+from deploy.local.cache import ServerUnavailable
+from deploy.local.java import java
+
+_SERVERS: dict[str, Callable[[], Path]] = {"kafka": kafka.fetch, "delta": spark.fetch}
+
+
+def main(names: list[str]) -> int:
+    """Fetch them; 0, or 1 after a sentence on stderr that says what is missing."""
+    unknown = set(names) - set(_SERVERS)
+    if unknown:
+        print(f"unknown: {', '.join(unknown)}; known: {', '.join(_SERVERS)}", file=sys.stderr)
+        return 2
+    try:
+        java()
+        for name in names or _SERVERS:
+            _SERVERS[name]()
+    except ServerUnavailable as reason:
+        print(reason, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,33 @@
+"""Finds a Java that is new enough for Kafka and Spark, or says in one sentence that there is none."""
+
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from deploy.local.cache import ServerUnavailable
+
+OLDEST = 17
+
+
+@cache
+def java() -> str:
+    """The path of `java`: that of JAVA_HOME, else the first on PATH.
+
+    Raises:
+        ServerUnavailable: there is none, or only an older one.
+    """
+    home = os.environ.get("JAVA_HOME")
+    named = Path(home, "bin", "java") if home else None
+    found = str(named) if named is not None and named.exists() else shutil.which("java")
+    advice = f"install Java {OLDEST} or newer (on Debian: apt-get install openjdk-17-jre-headless)"
+    if found is None:
+        raise ServerUnavailable(f"Java is needed to run Kafka and Spark: {advice}.")
+    shown = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(?:1\.)?(\d+)', shown.stderr)
+    if match is None or int(match[1]) < OLDEST:
+        version = match[1] if match else "unknown"
+        raise ServerUnavailable(f"{found} is Java {version}, too old: {advice}.")
+    return found

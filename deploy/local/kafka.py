@@ -1,0 +1,281 @@
+"""Runs real Apache Kafka brokers on loopback: one KRaft node each, data in a folder of its own.
+
+It says nothing of topics: what is in a broker is its user's business.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from deploy.local import cache, maven
+from deploy.local.cache import ServerUnavailable
+from deploy.local.java import java
+from deploy.local.ports import LOOPBACK, free_port, listening
+from deploy.local.process import LocalProcess, StartFailed
+
+VERSION = "4.1.1"
+POM = Path(__file__).parent / "kafka" / "pom.xml"
+_START_SECONDS = 60
+_JVM = ("-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def fetch() -> Path:
+    """The folder of Kafka's jars: KDIR_KAFKA_LIBS if set, else the cache's, fetched if missing.
+
+    Raises:
+        ServerUnavailable: it cannot be had; the message says why.
+    """
+    return _own_libs() or maven.jars(POM, f"kafka-{VERSION}")
+
+
+def installed() -> Path:
+    """The same, but fetching nothing.
+
+    Raises:
+        ServerUnavailable: it is not there yet, or Java is missing.
+    """
+    java()
+    libs = _own_libs() or cache.find(maven.folder(POM, f"kafka-{VERSION}"))
+    if libs is None:
+        raise ServerUnavailable("Kafka is not in the cache: run `make servers`.")
+    return libs
+
+
+def _own_libs() -> Path | None:
+    named = os.environ.get("KDIR_KAFKA_LIBS")
+    if not named:
+        return None
+    if not list(Path(named).glob("kafka_2.13-*.jar")):
+        raise ServerUnavailable(
+            f"KDIR_KAFKA_LIBS is {named}, but there is no kafka_2.13 jar in it."
+        )
+    return Path(named)
+
+
+class KafkaBroker:
+    """One broker that is also its own controller.
+
+    Args:
+        directory: where settings, log and data are; one that a broker used before goes on with
+            its port, cluster id and data. None: a new one, removed when the context ends.
+        port: what clients connect to; None: a free one.
+        cluster_id: Kafka's own id of the cluster; None: a new one.
+        properties: server.properties on top of the defaults (see `AUTHORIZER`).
+        detached: whether the broker outlives this process (see `process.stop_recorded`).
+    """
+
+    # What turns Kafka's own ACLs on; our plaintext clients are User:ANONYMOUS, and pass.
+    AUTHORIZER: Mapping[str, str] = {
+        "authorizer.class.name": _AUTHORIZER,
+        "super.users": "User:ANONYMOUS",
+    }
+
+    host = LOOPBACK
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        port: int | None = None,
+        cluster_id: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        detached: bool = False,
+    ) -> None:
+        self._libs = installed()
+        self._temporary = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="kdir-kafka-"))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._settings = self.directory / "server.properties"
+        known = _read_properties(self._settings)
+        recorded = known.get("kdir.port")
+        self._given_port = port or (int(recorded) if recorded else None)
+        self.port = self._given_port or free_port()
+        self.cluster_id = cluster_id or known.get("kdir.cluster.id") or _new_cluster_id()
+        self._properties = dict(properties or {})
+        self._process = LocalProcess(
+            self._java("-Xmx384m", "-Xms128m", "kafka.Kafka", str(self._settings)),
+            self.directory / "broker.log",
+            detached=detached,
+        )
+
+    @property
+    def bootstrap(self) -> str:
+        """What a Kafka client calls bootstrap.servers."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """What the broker wrote; warnings and errors only."""
+        return self._process.log
+
+    @property
+    def record(self) -> Path:
+        """For a detached broker: what `process.stop_recorded` takes."""
+        return self._process.record
+
+    @property
+    def pid(self) -> int:
+        """The broker's process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there, paused or not."""
+        return self._process.running
+
+    def start(self) -> None:
+        """Start the broker on its data and return once it answers a metadata request.
+
+        Raises:
+            StartFailed: with the last lines of its log.
+        """
+        for attempts_left in (2, 1, 0):
+            self._prepare()
+            self._process.start()
+            try:
+                self._process.await_ready(self._answers, _START_SECONDS)
+            except StartFailed:
+                taken = "Address already in use" in self._process.tail(100)
+                self._process.kill()
+                if not (taken and attempts_left and self._given_port is None):
+                    raise
+                self.port = free_port()
+            else:
+                # From now on clients know the port.
+                self._given_port = self.port
+                return
+
+    def stop(self) -> None:
+        """Shut it down in order."""
+        self._process.stop()
+
+    def kill(self) -> None:
+        """SIGKILL: the crash of a broker; `start` recovers from its data."""
+        self._process.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, nothing answers."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`."""
+        self._process.resume()
+
+    def restart(self) -> None:
+        """Stop, if it runs, and start again on the same port and data."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._temporary:
+            self.kill()  # its data goes too: no reason to wait for an orderly end
+        else:
+            self.stop()
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _java(self, *arguments: str) -> list[str]:
+        return [java(), *_JVM, "-cp", f"{self._libs}/*", *arguments]
+
+    def _prepare(self) -> None:
+        """Write the settings; format the data folder the first time."""
+        data = self.directory / "data"
+        settings = _DEFAULTS | _listeners(self.port, free_port()) | {"log.dirs": str(data)}
+        settings |= self._properties
+        # Not Kafka's: what a later KafkaBroker on this folder goes on with. Kafka ignores them.
+        settings |= {"kdir.port": str(self.port), "kdir.cluster.id": self.cluster_id}
+        self._settings.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        if (data / "meta.properties").exists():
+            return
+        storage = ["kafka.tools.StorageTool", "format", "--cluster-id", self.cluster_id]
+        done = subprocess.run(
+            self._java("-Xmx128m", *storage, "--config", str(self._settings)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise StartFailed(f"Kafka could not format {data}:\n{done.stdout}{done.stderr}")
+
+    def _answers(self) -> bool:
+        if not listening(self.port):
+            return False
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        try:
+            metadata = client.list_topics(timeout=2)
+        except KafkaException:
+            return False
+        # Another broker at this port, of a process that was quicker, is not ours.
+        return metadata.cluster_id == self.cluster_id and bool(metadata.brokers)
+
+
+# One node and small, quick internals; a topic exists only when someone creates it.
+_DEFAULTS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "auto.create.topics.enable": "false",
+    # A killed broker may register again only when its last session has ended (9 s by default).
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    "default.replication.factor": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "num.partitions": "1",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+}
+
+
+def _listeners(port: int, controller_port: int) -> dict[str, str]:
+    return {
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@{LOOPBACK}:{controller_port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+
+
+def _read_properties(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    return dict(re.findall(r"^([^=\n]+)=(.*)$", path.read_text(), re.MULTILINE))
+
+
+def _new_cluster_id() -> str:
+    """Kafka's form of a random id: 16 bytes, base64 for URLs, no padding (KIP-78)."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -1,0 +1,175 @@
+"""Runs one server as a process group of its own; knows nothing of what the server is."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from deploy.local import leash
+
+_POLL_SECONDS = 0.05
+
+
+class StartFailed(RuntimeError):
+    """A server did not become ready; the message ends with the last lines of its log."""
+
+
+class LocalProcess:
+    """A server process, its output in a log file, that does not outlive this process.
+
+    `detached` lets it outlive us: then `record` (a file beside the log) says which process it is,
+    and `stop_recorded` ends it later, from anywhere.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        log: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        detached: bool = False,
+    ) -> None:
+        self.command = [str(part) for part in command]
+        self.log = log
+        self.record = log.with_suffix(".pid")
+        self._environment = dict(environment or {})
+        self._detached = detached
+        self._server: subprocess.Popen[bytes] | None = None
+        self._leash: subprocess.Popen[bytes] | None = None
+        self._paused = False
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also the id of its group.
+
+        Raises:
+            RuntimeError: it was not started, or has been stopped.
+        """
+        if self._server is None:
+            raise RuntimeError(f"{self.command[0]} is not running")
+        return self._server.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended, by us or by itself."""
+        return self._server is not None and self._server.poll() is None
+
+    def start(self) -> None:
+        """Start it; the log is appended to.
+
+        Raises:
+            RuntimeError: it runs already.
+        """
+        if self.running:
+            raise RuntimeError(f"{self.command[0]} runs already")
+        with self.log.open("ab") as output:
+            self._server = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | self._environment,
+                start_new_session=True,
+            )
+        self._paused = False
+        if self._detached:
+            self.record.write_text(_identity(self._server.pid))
+        else:
+            self._leash = subprocess.Popen(
+                [sys.executable, "-S", "-E", leash.__file__, str(self._server.pid)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C at the terminal is not for it
+            )
+
+    def await_ready(self, ready: Callable[[], bool], timeout_seconds: float) -> None:
+        """Return once `ready` says so; it is asked again and again.
+
+        Raises:
+            StartFailed: the process ended first, or the time did.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not ready():
+            if not self.running:
+                raise StartFailed(f"{self.command[0]} ended while starting.\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise StartFailed(f"not ready after {timeout_seconds:g} s.\n{self.tail()}")
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self, grace_seconds: float = 20) -> None:
+        """Ask it to end, insist after `grace_seconds`; nothing happens if it is not running."""
+        if self._server is None:
+            return
+        self.resume()
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._server.wait(grace_seconds)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group: no goodbye, as in a crash."""
+        if self._server is None:
+            return
+        self._signal(signal.SIGKILL)
+        self._server.wait()
+        self._server = None
+        self.record.unlink(missing_ok=True)
+        if self._leash is not None:
+            self._leash.kill()
+            self._leash.communicate()  # closes our end of the pipe
+            self._leash = None
+
+    def pause(self) -> None:
+        """SIGSTOP: sockets stay open, nothing answers."""
+        self._signal(signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`."""
+        if self._paused:
+            self._signal(signal.SIGCONT)
+            self._paused = False
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _signal(self, number: int) -> None:
+        # The group outlives its leader's end until the last child ended.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+
+def stop_recorded(record: Path, grace_seconds: float = 20) -> bool:
+    """End the detached process that `record` names; whether it was still there.
+
+    A process that merely got the same id later is left alone.
+    """
+    if not record.exists():
+        return False
+    identity = record.read_text()
+    pid = int(identity.split(maxsplit=1)[0])
+    found = _identity(pid) == identity
+    deadline = time.monotonic() + grace_seconds
+    number = signal.SIGTERM
+    while _identity(pid) == identity:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGCONT)
+            os.killpg(pid, number)
+        number = signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM
+        time.sleep(_POLL_SECONDS)
+    record.unlink(missing_ok=True)
+    return found
+
+
+def _identity(pid: int) -> str:
+    """The process id and when that process began; no time if there is none, or a dead one."""
+    shown = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    state, _, began = shown.stdout.strip().partition(" ")
+    return f"{pid} {began.strip()}" if state and not state.startswith("Z") else f"{pid}"

@@ -1,0 +1,89 @@
+"""Fixtures that every kind of test may want: real servers, and what to do when there are none."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local import kafka, spark
+from deploy.local.cache import ServerUnavailable
+from deploy.local.kafka import KafkaBroker
+
+REQUIRE = "KDIR_REQUIRE_SERVERS"
+OWN_BROKER = "KDIR_TEST_KAFKA"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBroker:
+    """A broker that many tests use at once: make topics of your own, and never stop it."""
+
+    bootstrap: str
+    cluster_id: str
+
+
+def missing(reason: object) -> None:
+    """Skip the test for want of a server, or fail it where servers are required.
+
+    Raises:
+        pytest.skip.Exception: servers are optional here.
+        pytest.fail.Exception: KDIR_REQUIRE_SERVERS=1.
+    """
+    if os.environ.get(REQUIRE) == "1":
+        pytest.fail(f"{reason} ({REQUIRE}=1)", pytrace=False)
+    pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def kafka_brokers() -> Iterator[Callable[..., KafkaBroker]]:
+    """Makes brokers that a test may kill, pause and restart: `with kafka_brokers() as broker`.
+
+    The arguments are those of `KafkaBroker`. A broker that is still there at the end is ended.
+    """
+    try:
+        kafka.installed()
+    except ServerUnavailable as reason:
+        missing(reason)
+    with ExitStack() as brokers:
+
+        def make(**options: Any) -> KafkaBroker:
+            broker = KafkaBroker(**options)
+            brokers.callback(broker.kill)
+            return broker
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(request: pytest.FixtureRequest) -> Iterator[SharedBroker]:
+    """One broker for all tests, started when the first asks; KDIR_TEST_KAFKA names another."""
+    named = os.environ.get(OWN_BROKER)
+    if named:
+        from confluent_kafka.admin import AdminClient
+
+        metadata = AdminClient({"bootstrap.servers": named}).list_topics(timeout=10)
+        yield SharedBroker(named, str(metadata.cluster_id))
+        return
+    with request.getfixturevalue("kafka_brokers")() as broker:
+        yield SharedBroker(broker.bootstrap, broker.cluster_id)
+
+
+@pytest.fixture(scope="session")
+def delta_jars() -> list[Path]:
+    """The jars that make Spark read and write Delta tables."""
+    try:
+        return spark.delta_jars()
+    except ServerUnavailable as reason:
+        missing(reason)
+        raise
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """A new folder with a short path: one of a Unix socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="kdir-") as name:
+        yield Path(name)
