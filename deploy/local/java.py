@@ -1,4 +1,4 @@
-"""Finds a Java that is new enough for Kafka and Spark, or says in one sentence that there is none."""
+"""Finds a Java that is new enough for Kafka and Spark, or says in a sentence that there is none."""
 
 import os
 import re

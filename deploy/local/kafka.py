@@ -234,7 +234,7 @@ class KafkaBroker:
         except KafkaException:
             return False
         # Another broker at this port, of a process that was quicker, is not ours.
-        return metadata.cluster_id == self.cluster_id and bool(metadata.brokers)
+        return str(metadata.cluster_id) == self.cluster_id and bool(metadata.brokers)
 
 
 # One node and small, quick internals; a topic exists only when someone creates it.

@@ -116,16 +116,16 @@ def test_properties_reach_the_broker_and_its_authorizer_takes_acls(kafka_brokers
         )
         client = admin(broker.bootstrap)
         client.create_acls([acl])[acl].result(30)
-        every = AclBindingFilter(
-            ResourceType.ANY,
-            None,
-            ResourcePatternType.ANY,
-            None,
-            None,
+        orders = AclBindingFilter(
+            ResourceType.TOPIC,
+            "orders",
+            ResourcePatternType.LITERAL,
+            "User:bob",
+            "*",
             AclOperation.ANY,
             AclPermissionType.ANY,
         )
-        assert client.describe_acls(every).result(30) == [acl]
+        assert client.describe_acls(orders).result(30) == [acl]
 
 
 def test_a_start_that_fails_shows_the_end_of_the_log(kafka_brokers: Brokers) -> None:
