@@ -1,5 +1,6 @@
 from kdir.v1 import entry_pb2 as _entry_pb2
 from kdir.v1 import error_pb2 as _error_pb2
+from kdir.v1 import policies_pb2 as _policies_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -57,16 +58,18 @@ class Outcome(_message.Message):
     def __init__(self, resolution: _Optional[_Union[Resolution, _Mapping]] = ..., referral: _Optional[_Union[Referral, _Mapping]] = ..., rewrite: _Optional[_Union[Rewrite, _Mapping]] = ..., absent: _Optional[_Union[Absent, _Mapping]] = ..., error: _Optional[_Union[ErrorOutcome, _Mapping]] = ...) -> None: ...
 
 class Resolution(_message.Message):
-    __slots__ = ("entry", "container_too", "lifetime_seconds", "authority_index")
+    __slots__ = ("entry", "container_too", "lifetime_seconds", "authority_index", "effective")
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_TOO_FIELD_NUMBER: _ClassVar[int]
     LIFETIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_INDEX_FIELD_NUMBER: _ClassVar[int]
+    EFFECTIVE_FIELD_NUMBER: _ClassVar[int]
     entry: _entry_pb2.Entry
     container_too: bool
     lifetime_seconds: int
     authority_index: int
-    def __init__(self, entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., container_too: _Optional[bool] = ..., lifetime_seconds: _Optional[int] = ..., authority_index: _Optional[int] = ...) -> None: ...
+    effective: _policies_pb2.Policies
+    def __init__(self, entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., container_too: _Optional[bool] = ..., lifetime_seconds: _Optional[int] = ..., authority_index: _Optional[int] = ..., effective: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ...) -> None: ...
 
 class Referral(_message.Message):
     __slots__ = ("kind", "mount", "cluster_id", "cluster", "epoch", "endpoints", "lifetime_seconds", "age_seconds")
