@@ -1,0 +1,180 @@
+"""Errors as gRPC statuses and outcomes, and back; refuses to decide what is an error.
+
+One error is one status with exactly one ``google.rpc.ErrorInfo`` (AIP-193) in
+``grpc-status-details-bin``: domain ``kdir``, the reason, and the facts as metadata. A status
+without it comes from something that is no directory server (a proxy, gRPC itself), so that it can
+never turn into what only an owner may say: NOT_FOUND without ErrorInfo is *not* absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from resolver import errors
+from resolver.errors import DOMAIN, KdirError
+
+if TYPE_CHECKING:
+    from kdir.v1 import resolve_pb2
+
+__all__ = ["DETAILS_KEY", "from_outcome", "from_rpc_error", "to_outcome", "to_status"]
+
+DETAILS_KEY: Final = "grpc-status-details-bin"
+"""Trailing metadata that holds a serialised ``google.rpc.Status``."""
+
+ATTEMPTS: Final = "attempts"
+"""ErrorInfo metadata: what the answering side asked on its way, one line each."""
+
+# HTTP/2 peers commonly refuse more than 8 KiB of headers in all, and then the reason is lost
+# altogether. Details travel as base64, so that 5,000 bytes become 6,667.
+_MAX_MESSAGE: Final = 1024
+_MAX_FACT: Final = 512
+_MAX_FACTS: Final = 3000
+
+_WITHOUT_REASON: Final[Mapping[grpc.StatusCode, type[KdirError]]] = {
+    grpc.StatusCode.ABORTED: errors.Conflict,
+    grpc.StatusCode.ALREADY_EXISTS: errors.Conflict,
+    grpc.StatusCode.CANCELLED: errors.Cancelled,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.Conflict,
+    grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidArgument,
+    grpc.StatusCode.OUT_OF_RANGE: errors.InvalidArgument,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDenied,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitExceeded,
+    grpc.StatusCode.UNAUTHENTICATED: errors.Unauthenticated,
+    grpc.StatusCode.UNAVAILABLE: errors.Unreachable,
+    grpc.StatusCode.UNIMPLEMENTED: errors.Unimplemented,
+}
+
+_GENERIC: Final[Mapping[str, type[KdirError]]] = {
+    # A reason that this version does not know keeps at least its family (DESIGN §5: neighbouring
+    # versions work together). NOT_FOUND stays out: only ABSENT itself may say absent.
+    **{code.name: kind for code, kind in _WITHOUT_REASON.items()},
+    "UNAVAILABLE": errors.Unavailable,
+}
+
+
+def to_status(
+    error: BaseException, request_id: str = ""
+) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+    """The code, message and trailing metadata that say ``error``.
+
+    Anything that is no ``KdirError`` becomes INTERNAL with the request id and not a word of its
+    own: nothing of a store or a stack leaks. Long facts are cut, so that the whole stays below
+    what HTTP/2 peers take as headers.
+    """
+    from google.protobuf import any_pb2
+    from google.rpc import error_details_pb2, status_pb2
+
+    if not isinstance(error, KdirError):
+        error = errors.Internal("internal error; the request id finds it in the server's log")
+    facts = _facts(error)
+    if request_id:
+        facts["request_id"] = request_id
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts)
+    detail = any_pb2.Any()
+    detail.Pack(info)
+    code = grpc.StatusCode[error.code]
+    message = _cut(error.message, _MAX_MESSAGE)
+    status = status_pb2.Status(code=code.value[0], message=message, details=[detail])
+    return code, message, ((DETAILS_KEY, status.SerializeToString()),)
+
+
+def from_rpc_error(rpc_error: grpc.RpcError) -> KdirError:
+    """The error that a failed call says; never raises."""
+    code = _code_of(rpc_error)
+    info = _error_info(rpc_error)
+    details = getattr(rpc_error, "details", None)
+    message = (details() if callable(details) else None) or code.name
+    if info is None:
+        kind = _WITHOUT_REASON.get(code, errors.Internal)
+        return kind(message, metadata={"code": code.name})
+    return _rebuilt(info[0], code.name, message, info[1])
+
+
+def to_outcome(error: KdirError) -> resolve_pb2.ErrorOutcome:
+    """The same error as one path's outcome."""
+    from kdir.v1 import error_pb2, resolve_pb2
+
+    name = f"ERROR_REASON_{error.reason}"
+    if name not in error_pb2.ErrorReason.DESCRIPTOR.values_by_name:
+        # A family (such as Conflict, of a status without ErrorInfo) is no reason of the contract.
+        name = "ERROR_REASON_INTERNAL"
+    return resolve_pb2.ErrorOutcome(
+        reason=name,
+        message=_cut(error.message, _MAX_MESSAGE),
+        metadata=_facts(error),
+    )
+
+
+def from_outcome(outcome: resolve_pb2.ErrorOutcome) -> KdirError:
+    """The error that an outcome says; never raises."""
+    from kdir.v1 import error_pb2
+
+    try:
+        reason = error_pb2.ErrorReason.Name(outcome.reason).removeprefix("ERROR_REASON_")
+    except ValueError:  # a reason of a newer version
+        reason = f"REASON_{outcome.reason}"
+    return _rebuilt(reason, "", outcome.message, dict(outcome.metadata))
+
+
+def _rebuilt(reason: str, code: str, message: str, facts: dict[str, str]) -> KdirError:
+    attempts = tuple(line for line in facts.pop(ATTEMPTS, "").split("\n") if line)
+    kind = errors.by_reason(reason)
+    if kind is KdirError:
+        kind = _GENERIC.get(code, errors.Internal)
+        facts.setdefault("reason", reason)
+    return kind(message, attempts=attempts, metadata=facts)
+
+
+def _facts(error: KdirError) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    left = _MAX_FACTS
+    for key, value in error.metadata.items():
+        text = _cut(value, _MAX_FACT)
+        left -= len(key) + len(text)
+        if left < 0:
+            break
+        facts[key] = text
+    lines: list[str] = []
+    for line in error.attempts:
+        left -= len(line) + 1
+        if left < 0:
+            break
+        lines.append(line)
+    if lines:
+        facts[ATTEMPTS] = "\n".join(lines)
+    return facts
+
+
+def _cut(text: str, most: int) -> str:
+    # Unpaired surrogates come from undecodable input; they cannot be encoded as UTF-8.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _code_of(rpc_error: grpc.RpcError) -> grpc.StatusCode:
+    code = getattr(rpc_error, "code", None)
+    found = code() if callable(code) else None
+    return found if isinstance(found, grpc.StatusCode) else grpc.StatusCode.UNKNOWN
+
+
+def _error_info(rpc_error: grpc.RpcError) -> tuple[str, dict[str, str]] | None:
+    from google.protobuf.message import DecodeError
+    from google.rpc import error_details_pb2, status_pb2
+
+    trailing = getattr(rpc_error, "trailing_metadata", None)
+    for key, value in (trailing() if callable(trailing) else None) or ():
+        if key != DETAILS_KEY:
+            continue
+        try:
+            status = status_pb2.Status.FromString(value)
+            for detail in status.details:
+                info = error_details_pb2.ErrorInfo()
+                if detail.Unpack(info) and info.domain == DOMAIN:
+                    return info.reason, dict(info.metadata)
+        except DecodeError:
+            return None
+    return None
