@@ -29,11 +29,14 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 servers: setup ## fetch the local servers (Kafka, Delta's jars) into the cache
 	@$(BIN)/python -m deploy.local
 
-proto: setup ## regenerate the modules in proto/kdir/v1
+proto: setup ## regenerate what is made from proto/; refuses to break clients
 	@$(BIN)/python -m deploy.tools.generate
+	@cd proto && { ../$(BIN)/buf breaking . --against baseline.txtpb || \
+	  { echo "This breaks clients; if there are none yet: make proto-baseline." >&2; exit 1; }; }
+	@$(MAKE) --no-print-directory proto-baseline
 
-proto-baseline: setup ## accept the contract as it is now as the one never to break
-	@$(BIN)/python -m deploy.tools.baseline
+proto-baseline: setup ## take the contract as it is now as the one never to break
+	@cd proto && ../$(BIN)/buf build . --exclude-source-info --output baseline.txtpb
 
 check: setup ## lint, format, types, contract and import rules
 	$(BIN)/ruff check .
