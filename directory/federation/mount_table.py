@@ -1,0 +1,150 @@
+"""The mount table: which mount owns a path, by the longest prefix of whole segments.
+
+An immutable trie: a change copies the nodes on its path and shares the rest, so readers keep the
+table they began with. Refuses to know what a mount is; it carries any value. (A sorted map of
+strings, as in HDFS, takes all from ``/foo`` to ``/foo`` and the last character there is for one
+subtree, and so finds ``/foobar`` in it.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import immutables
+
+from resolver.path import ROOT, Path
+
+__all__ = ["MountTable"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Node(Generic[T]):
+    children: immutables.Map[str, _Node[T]]
+    count: int
+    """Mounts at or below."""
+    value: tuple[T] | None = None
+    """The mount here, in a tuple: a value may itself be None."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountTable(Generic[T]):
+    """Mount points with a value each. Looking up costs by the depth of the path, not by the number
+    of mounts.
+    """
+
+    _root: _Node[T]
+
+    @classmethod
+    def of(cls, mounts: Iterable[tuple[Path, T]] = ()) -> MountTable[T]:
+        """A table of these; of two at the same path the later one counts."""
+        table: MountTable[T] = cls(_Node(immutables.Map(), 0))
+        for path, value in mounts:
+            table = table.add(path, value)
+        return table
+
+    def __len__(self) -> int:
+        return self._root.count
+
+    def __bool__(self) -> bool:
+        return self._root.count > 0
+
+    def __contains__(self, path: Path) -> bool:
+        node = self._node(path)
+        return node is not None and node.value is not None
+
+    def __iter__(self) -> Iterator[tuple[Path, T]]:
+        return self.at_or_below(ROOT)
+
+    def get(self, path: Path) -> T | None:
+        """The value of the mount at this very path."""
+        node = self._node(path)
+        return node.value[0] if node is not None and node.value is not None else None
+
+    def add(self, path: Path, value: T) -> MountTable[T]:
+        """The table with a mount at ``path``, in the place of any that was there."""
+        return MountTable(_put(self._root, path.segments, (value,)))
+
+    def remove(self, path: Path) -> MountTable[T]:
+        """The table without the mount at ``path``; the mounts below it stay.
+
+        Raises:
+            KeyError: nothing is mounted there.
+        """
+        if path not in self:
+            raise KeyError(str(path))
+        return MountTable(_put(self._root, path.segments, None))
+
+    def deepest(self, path: Path) -> tuple[Path, T] | None:
+        """The mount that owns ``path``: the longest one that is a prefix of it, if there is one."""
+        node, best, depth = self._root, self._root.value, 0
+        for position, segment in enumerate(path.segments, start=1):
+            child = node.children.get(segment)
+            if child is None:
+                break
+            node = child
+            if node.value is not None:
+                best, depth = node.value, position
+        return None if best is None else (Path(path.segments[:depth]), best[0])
+
+    def children(self, path: Path) -> tuple[str, ...] | None:
+        """The names right below ``path`` at or below which something is mounted, in order; None =
+        the table knows nothing at or below ``path``.
+        """
+        node = self._node(path)
+        if node is None or node.count == 0:
+            return None
+        return tuple(sorted(node.children))
+
+    def at_or_below(self, path: Path) -> Iterator[tuple[Path, T]]:
+        """Every mount at or below ``path``, in path order."""
+        node = self._node(path)
+        if node is not None:
+            yield from _walk(node, path.segments)
+
+    def count(self, path: Path = ROOT) -> int:
+        """How many mounts lie at or below ``path``."""
+        node = self._node(path)
+        return 0 if node is None else node.count
+
+    def _node(self, path: Path) -> _Node[T] | None:
+        node = self._root
+        for segment in path.segments:
+            child = node.children.get(segment)
+            if child is None:
+                return None
+            node = child
+        return node
+
+
+def _put(root: _Node[T], segments: tuple[str, ...], value: tuple[T] | None) -> _Node[T]:
+    way: list[_Node[T]] = [root]
+    for segment in segments:
+        way.append(way[-1].children.get(segment) or _Node(immutables.Map(), 0))
+    last = way.pop()
+    grown = (value is not None) - (last.value is not None)
+    fresh = _Node(last.children, last.count + grown, value)
+    for node, segment in zip(reversed(way), reversed(segments), strict=True):
+        # A branch without mounts is dropped: `children` must not name what leads nowhere.
+        if fresh.count:
+            children = node.children.set(segment, fresh)
+        else:
+            children = node.children.delete(segment)
+        fresh = _Node(children, node.count + grown, node.value)
+    return fresh
+
+
+def _walk(node: _Node[T], segments: tuple[str, ...]) -> Iterator[tuple[Path, T]]:
+    # A stack, not recursion: it yields each mount once, however deep it lies.
+    stack = [(segments, node)]
+    while stack:
+        here, current = stack.pop()
+        if current.value is not None:
+            yield Path(here), current.value[0]
+        stack.extend(
+            ((*here, name), current.children[name])
+            for name in sorted(current.children, reverse=True)
+        )

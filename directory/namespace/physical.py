@@ -1,0 +1,219 @@
+"""Physical names: what Kafka allows a topic to be called, and which free name a new one gets.
+
+Refuses to know entries and stores: what is taken is asked of a ``Names``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import count
+from typing import Final, Protocol
+
+from directory.namespace.keys import unify
+from resolver.errors import (
+    InvalidPhysicalName,
+    PhysicalNameCollides,
+    PhysicalNameRetired,
+    PhysicalNameTaken,
+)
+
+__all__ = [
+    "INTERNAL_TOPICS",
+    "MAX_NAME_LENGTH",
+    "Names",
+    "check_asked",
+    "default_name",
+    "free_name",
+    "has_collision",
+    "has_collision_chars",
+    "has_only_legal_characters",
+    "is_internal",
+    "is_valid",
+    "unify",
+    "why_invalid",
+]
+
+MAX_NAME_LENGTH: Final = 249
+"""Characters of a topic name (``org.apache.kafka.common.internals.Topic#MAX_NAME_LENGTH``)."""
+
+INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
+"""Kafka's own topics (``Topic#isInternal``, and the log of KRaft)."""
+
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
+_INTERNAL_UNIFIED: Final = frozenset(unify(name) for name in INTERNAL_TOPICS)
+_SHOWN: Final = 60
+
+
+class Names(Protocol):
+    """What is known of the physical names of one cluster."""
+
+    def owner(self, physical_name: str) -> str | None:
+        """Where the entry with this very name is, as people say it; None = no entry has it."""
+
+    def colliding(self, physical_name: str) -> str | None:
+        """Another name in use that Kafka takes for the same (``.`` and ``_``), if there is one."""
+
+    def retired_for_ms(self, physical_name: str) -> int:
+        """For how many more milliseconds the name stays retired; 0 = it is not."""
+
+    def detached(self, physical_name: str) -> str | None:
+        """The Kafka topic of this or a colliding name that was left alone when its entry went."""
+
+
+def why_invalid(name: str) -> str | None:
+    """The rule of Kafka's (``Topic#validate``) that a name breaks, in words; None = none."""
+    if not name:
+        return "it is empty"
+    if name in {".", ".."}:
+        return "'.' and '..' are no names"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"it has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed"
+    if (illegal := _ILLEGAL.search(name)) is not None:
+        character = illegal.group().encode("unicode_escape", "backslashreplace").decode("ascii")
+        return f"character '{character}' at {illegal.start()} is not one of a-z A-Z 0-9 . _ -"
+    return None
+
+
+def is_valid(name: str) -> bool:
+    """Whether Kafka takes a topic of this name."""
+    return why_invalid(name) is None
+
+
+def has_only_legal_characters(name: str) -> bool:
+    """Whether each character is one that topic names may hold (``Topic#containsValidPattern``)."""
+    return _LEGAL.fullmatch(name) is not None
+
+
+def has_collision_chars(name: str) -> bool:
+    """Whether the name holds ``.`` or ``_``, which are one and the same in Kafka's metric names."""
+    return "." in name or "_" in name
+
+
+def has_collision(name: str, other: str) -> bool:
+    """Whether Kafka takes the two for the same name (``Topic#hasCollision``)."""
+    return unify(name) == unify(other)
+
+
+def is_internal(name: str) -> bool:
+    """Whether a topic is Kafka's own or a system's (kdir's change topics too), never anyone's data.
+
+    ``__consumer_offsets``, ``__change_events``, … : by Kafka's list, and by the leading ``__`` that
+    everybody's systems use.
+    """
+    return name.startswith("__") or name in INTERNAL_TOPICS
+
+
+def default_name(relative: Sequence[str]) -> str:
+    """The physical name for a path below the mount: its segments joined with ``.`` (DESIGN §3).
+
+    Of a path too long for a name, the last segments that fit: those are what people know it by.
+    """
+    first = len(relative) - 1
+    length = len(relative[first])
+    while first > 0 and length + 1 + len(relative[first - 1]) <= MAX_NAME_LENGTH:
+        first -= 1
+        length += 1 + len(relative[first])
+    return ".".join(relative[first:])
+
+
+def free_name(base: str, names: Names) -> str:
+    """Give ``base`` if nothing speaks against it, else the next free name: ``base.2`` and so on."""
+    for number in count(1):
+        suffix = "" if number == 1 else f".{number}"
+        name = base[: MAX_NAME_LENGTH - len(suffix)] + suffix
+        if _is_free(name, names):
+            return name
+    raise AssertionError  # count() does not end
+
+
+def check_asked(name: str, names: Names, *, base: str) -> None:
+    """Check a name that was asked for explicitly: it is used or refused, never changed.
+
+    ``base`` is the default name of the same topic: a free name is offered from it where the asked
+    one cannot be mended by a number.
+
+    Raises:
+        InvalidPhysicalName: Kafka has no such name, or it is kept for systems.
+        PhysicalNameTaken: an entry has it, or a Kafka topic that was left alone does.
+        PhysicalNameCollides: it differs from one in use only in ``.`` and ``_``.
+        PhysicalNameRetired: it was deleted less than a day ago.
+    """
+    if (rule := why_invalid(name)) is not None:
+        free = free_name(base, names)
+        raise InvalidPhysicalName(
+            f"Kafka takes no topic named '{_shown(name)}': {rule}; '{free}' is free",
+            physical_name=_shown(name),
+            rule=rule,
+            free=free,
+        )
+    if is_internal(name) or unify(name) in _INTERNAL_UNIFIED:
+        free = free_name(base, names)
+        raise InvalidPhysicalName(
+            f"'{name}' is a name that Kafka and other systems keep for themselves (it begins with "
+            f"'__', or collides with such a one); '{free}' is free",
+            physical_name=name,
+            rule="internal",
+            free=free,
+        )
+    free = free_name(name, names)
+    if (owner := names.owner(name)) is not None:
+        raise PhysicalNameTaken(
+            f"'{name}' is the physical name of {owner}; '{free}' is free",
+            physical_name=name,
+            owner=owner,
+            free=free,
+        )
+    if (left := names.detached(name)) == name:
+        raise PhysicalNameTaken(
+            f"Kafka still has a topic '{name}', left alone when its entry was removed: adopt it, "
+            f"or take '{free}', which is free",
+            physical_name=name,
+            owner="a detached Kafka topic",
+            free=free,
+        )
+    other = names.colliding(name) or left
+    if other is not None:
+        raise PhysicalNameCollides(
+            f"'{name}' collides with '{other}': Kafka takes '.' and '_' for the same; '{free}' is "
+            f"free",
+            physical_name=name,
+            collides_with=other,
+            free=free,
+        )
+    if (rest_ms := names.retired_for_ms(name)) > 0:
+        raise PhysicalNameRetired(
+            f"'{name}' was deleted less than a day ago and stays retired for {_hours(rest_ms)} "
+            f"more, so that nothing late hits the new topic; '{free}' is free",
+            physical_name=name,
+            retired_for_seconds=rest_ms // 1000,
+            free=free,
+        )
+
+
+def _is_free(name: str, names: Names) -> bool:
+    return (
+        is_valid(name)
+        # `_/.consumer_offsets` would become a name that Kafka takes for its own.
+        and unify(name) not in _INTERNAL_UNIFIED
+        and names.owner(name) is None
+        and names.colliding(name) is None
+        and names.detached(name) is None
+        and names.retired_for_ms(name) == 0
+    )
+
+
+def _hours(milliseconds: int) -> str:
+    minutes = max(1, milliseconds // 60_000)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
+
+
+def _shown(text: str) -> str:
+    # Long or unprintable input must not flood a terminal or a log.
+    quoted = text.encode("unicode_escape", "backslashreplace").decode("ascii")
+    if len(quoted) <= _SHOWN:
+        return quoted
+    return f"{quoted[:_SHOWN]}… ({len(text)} characters)"
