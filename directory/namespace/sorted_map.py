@@ -1,0 +1,255 @@
+"""SortedMap: an immutable map in key order whose versions share all but the changed path.
+
+It refuses to be changed: ``set`` and ``delete`` give a new map and leave the old one as it was.
+``immutables.Map`` shares structure too, but has no order, and a sorted copy for each listing is
+what DESIGN §5 rules out (docs/decisions: the ordered persistent map).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, Generic, TypeVar, overload
+
+__all__ = ["SortedMap"]
+
+K = TypeVar("K", str, bytes)
+V = TypeVar("V")
+D = TypeVar("D")
+
+# A B+ tree of plain tuples. A leaf is (keys, values); a branch is (separators, children), where
+# child i holds the keys k with separators[i-1] <= k < separators[i]. Tuples, because they are the
+# smallest thing that Python has, and because its collector stops looking at a tuple that holds
+# nothing it tracks: a map of a million names to bytes costs a collection nothing.
+_Node = tuple[tuple[Any, ...], tuple[Any, ...]]
+
+_MOST: Final = 128
+"""Keys of a leaf, children of a branch, at most: a million keys are two branches deep."""
+_LEAST: Final = _MOST // 4
+"""With fewer than this, a node is joined with its neighbour."""
+_BULK: Final = 112
+"""Keys of a leaf that ``from_sorted`` makes: nearly full, with room for the first inserts."""
+
+_EMPTY: Final[_Node] = ((), ())
+
+
+class SortedMap(Generic[K, V]):
+    """A map from ``str`` or ``bytes`` keys to values, iterated in key order.
+
+    Lookups and changes cost O(log n) comparisons; a change copies at most one leaf and the
+    branches above it (some 128 pointers each), never the siblings. Safe to read from any thread.
+    """
+
+    __slots__ = ("_height", "_root", "_size")
+
+    def __init__(self, root: _Node = _EMPTY, height: int = 0, size: int = 0) -> None:
+        # Without arguments the empty map; what they say is this module's business alone.
+        self._root = root
+        self._height = height
+        self._size = size
+
+    @classmethod
+    def from_sorted(cls, keys: Sequence[K], values: Sequence[V]) -> SortedMap[K, V]:
+        """The map of ``keys[i]`` to ``values[i]``; the keys strictly rise (not checked).
+
+        Costs O(n) with a small constant: no comparison is made.
+        """
+        size = len(keys)
+        if size <= _MOST:
+            return cls((tuple(keys), tuple(values)), 0, size)
+        cuts = _cuts(size)
+        pairs = list(pairwise(cuts))
+        level: list[_Node] = [(tuple(keys[a:b]), tuple(values[a:b])) for a, b in pairs]
+        firsts: list[Any] = [keys[a] for a, _ in pairs]
+        height = 0
+        while len(level) > 1:
+            height += 1
+            cuts = _cuts(len(level))
+            pairs = list(pairwise(cuts))
+            level = [(tuple(firsts[a + 1 : b]), tuple(level[a:b])) for a, b in pairs]
+            firsts = [firsts[a] for a, _ in pairs]
+        return cls(level[0], height, size)
+
+    @classmethod
+    def of(cls, items: Iterable[tuple[K, V]]) -> SortedMap[K, V]:
+        """The map of these items, in any order; of equal keys the last one counts."""
+        in_order = sorted(dict(items).items())
+        return cls.from_sorted([key for key, _ in in_order], [value for _, value in in_order])
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value at a key, or the default."""
+        node = self._root
+        for _ in range(self._height):
+            node = node[1][bisect_right(node[0], key)]
+        keys, values = node
+        index = bisect_left(keys, key)
+        if index < len(keys) and keys[index] == key:
+            return values[index]
+        return default
+
+    def __contains__(self, key: K) -> bool:
+        return self.get(key, _EMPTY) is not _EMPTY
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[K]:
+        for keys, _ in self._leaves(None):
+            yield from keys
+
+    def values(self) -> Iterator[V]:
+        """All values, in key order."""
+        for _, values in self._leaves(None):
+            yield from values
+
+    def items(self, start: K | None = None, *, inclusive: bool = True) -> Iterator[tuple[K, V]]:
+        """(key, value) in key order, from ``start`` on, or (not ``inclusive``) from right after it.
+
+        The first one costs as much as ``get``, however large the map is.
+        """
+        leaves = self._leaves(start)
+        if start is not None:
+            keys, values = next(leaves)
+            index = bisect_left(keys, start) if inclusive else bisect_right(keys, start)
+            yield from zip(keys[index:], values[index:], strict=True)
+        for keys, values in leaves:
+            yield from zip(keys, values, strict=True)
+
+    def set(self, key: K, value: V) -> SortedMap[K, V]:
+        """The map with this value at this key."""
+        node, path = self._descend(key)
+        keys, values = node
+        index = bisect_left(keys, key)
+        if index < len(keys) and keys[index] == key:
+            if values[index] is value:
+                return self
+            replaced = (keys, (*values[:index], value, *values[index + 1 :]))
+            return SortedMap(_replace(path, replaced), self._height, self._size)
+        leaf = ((*keys[:index], key, *keys[index:]), (*values[:index], value, *values[index:]))
+        if len(leaf[0]) <= _MOST:
+            return SortedMap(_replace(path, leaf), self._height, self._size + 1)
+        (left, right), (middle,) = _halve(leaf, is_leaf=True)
+        root, risen = _split(path, left, middle, right)
+        return SortedMap(root, self._height + risen, self._size + 1)
+
+    def delete(self, key: K) -> SortedMap[K, V]:
+        """The map without this key; itself, when the key is not there."""
+        node, path = self._descend(key)
+        keys, values = node
+        index = bisect_left(keys, key)
+        if index == len(keys) or keys[index] != key:
+            return self
+        leaf = (keys[:index] + keys[index + 1 :], values[:index] + values[index + 1 :])
+        root, fallen = _shrink(path, leaf)
+        return SortedMap(root, self._height - fallen, self._size - 1)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SortedMap):
+            return NotImplemented
+        if self._root is other._root:
+            return True
+        return self._size == other._size and all(
+            mine == theirs for mine, theirs in zip(self.items(), other.items(), strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # its values may be unhashable
+
+    def __repr__(self) -> str:
+        return f"SortedMap({dict(self.items())!r})"
+
+    def _descend(self, key: K) -> tuple[_Node, list[tuple[_Node, int]]]:
+        node = self._root
+        path: list[tuple[_Node, int]] = []
+        for _ in range(self._height):
+            index = bisect_right(node[0], key)
+            path.append((node, index))
+            node = node[1][index]
+        return node, path
+
+    def _leaves(self, start: K | None) -> Iterator[_Node]:
+        # A stack of iterators over children, the innermost last: nothing is copied.
+        node = self._root
+        stack: list[Iterator[_Node]] = []
+        for _ in range(self._height):
+            index = 0 if start is None else bisect_right(node[0], start)
+            stack.append(iter(node[1][index + 1 :]))
+            node = node[1][index]
+        yield node
+        while stack:
+            following = next(stack[-1], None)
+            if following is None:
+                stack.pop()
+            elif len(stack) < self._height:
+                stack.append(iter(following[1]))
+            else:
+                yield following
+
+
+def _cuts(count: int) -> list[int]:
+    # Where to cut `count` things into even parts of at most _BULK (one part if they fit a node).
+    parts = 1 if count <= _MOST else -(-count // _BULK)
+    return [count * part // parts for part in range(parts + 1)]
+
+
+def _replace(path: list[tuple[_Node, int]], node: _Node) -> _Node:
+    for (separators, children), index in reversed(path):
+        node = (separators, (*children[:index], node, *children[index + 1 :]))
+    return node
+
+
+def _split(path: list[tuple[_Node, int]], left: _Node, key: Any, right: _Node) -> tuple[_Node, int]:
+    # Puts two nodes where there was one, splitting branches that become too wide; gives the new
+    # root, and by how much the tree has risen.
+    while path:
+        (separators, children), index = path.pop()
+        node = (
+            (*separators[:index], key, *separators[index:]),
+            (*children[:index], left, right, *children[index + 1 :]),
+        )
+        if len(node[1]) <= _MOST:
+            return _replace(path, node), 0
+        (left, right), (key,) = _halve(node, is_leaf=False)
+    return ((key,), (left, right)), 1
+
+
+def _shrink(path: list[tuple[_Node, int]], node: _Node) -> tuple[_Node, int]:
+    # Puts a smaller node where there was one, joining it with a neighbour when it is too small;
+    # gives the new root, and by how much the tree has fallen.
+    is_leaf = True
+    while path:
+        if len(node[1]) >= _LEAST:
+            return _replace(path, node), 0
+        (separators, children), index = path.pop()
+        first = index - 1 if index else 0
+        left, right = (children[first], node) if index else (node, children[1])
+        joined = _join(left, separators[first], right, is_leaf=is_leaf)
+        nodes, keys = _halve(joined, is_leaf=is_leaf)
+        node = (
+            separators[:first] + keys + separators[first + 1 :],
+            children[:first] + nodes + children[first + 2 :],
+        )
+        is_leaf = False
+    if not is_leaf and len(node[1]) == 1:
+        return node[1][0], 1
+    return node, 0
+
+
+def _join(left: _Node, key: Any, right: _Node, *, is_leaf: bool) -> _Node:
+    between = () if is_leaf else (key,)
+    return (left[0] + between + right[0], left[1] + right[1])
+
+
+def _halve(node: _Node, *, is_leaf: bool) -> tuple[tuple[_Node, ...], tuple[Any, ...]]:
+    # The node as it is, or as two with the key between them when it is too large for one.
+    keys, below = node
+    if len(below) <= _MOST:
+        return (node,), ()
+    half = len(below) // 2
+    if is_leaf:
+        return ((keys[:half], below[:half]), (keys[half:], below[half:])), (keys[half],)
+    return ((keys[: half - 1], below[:half]), (keys[half:], below[half:])), (keys[half - 1],)
