@@ -1,0 +1,71 @@
+"""The local Spark: a real cluster whose executors run our Python, and Delta tables by its jars."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deploy.local.cache import ServerUnavailable
+from deploy.local.spark import SparkCluster
+from tests.conftest import missing
+
+ROWS = 40
+
+
+def where(numbers: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """The process that computed, and that it finds our packages."""
+    import kdir.v1
+
+    for _ in numbers:
+        yield os.getpid(), kdir.v1.__name__
+
+
+@pytest.fixture(scope="module")
+def session(delta_jars: list[Path]) -> Iterator[SparkSession]:
+    try:
+        cluster = SparkCluster(workers=2)
+    except ServerUnavailable as reason:
+        missing(reason)
+        raise
+    with cluster, pytest.MonkeyPatch.context() as environment:
+        # The only place where Spark looks for the executors' Python; else it takes PATH's.
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        settings: dict[str, bool | float | int | str | None] = {
+            "spark.driver.host": cluster.host,
+            "spark.executor.memory": "512m",
+            "spark.jars": ",".join(map(str, delta_jars)),
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.databricks.delta.snapshotPartitions": "2",
+            "spark.ui.enabled": "false",
+        }
+        session = SparkSession.builder.master(cluster.master_url).config(map=settings).getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@pytest.mark.slow
+def test_both_workers_run_our_python_in_processes_of_their_own(session: SparkSession) -> None:
+    numbers = session.sparkContext.parallelize(range(ROWS), 8)
+    answers = numbers.mapPartitions(where).collect()
+    processes = {process for process, _ in answers}
+    assert os.getpid() not in processes
+    assert {package for _, package in answers} == {"kdir.v1"}
+    executors = session.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    assert len(executors) == 1 + 2  # the driver counts as one
+
+
+@pytest.mark.slow
+def test_a_delta_table_is_written_by_the_cluster_and_read_without_spark(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    from deltalake import DeltaTable
+
+    table = tmp_path / "table"
+    session.range(ROWS).write.format("delta").save(str(table))
+    assert sorted(DeltaTable(table).to_pyarrow_table()["id"].to_pylist()) == list(range(ROWS))
