@@ -1,0 +1,31 @@
+"""Chooses the store that an address means; refuses schemes that it does not know, by name."""
+
+from __future__ import annotations
+
+from directory.store.base import Incompatible, Store
+
+__all__ = ["open_store"]
+
+
+def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Store:
+    """The store of ``cluster`` at ``sqlite:///file``, made if it is not there.
+
+    ``cluster_id`` is for a store that must already have it, or gets it when it is made; None lets a
+    new store choose one.
+
+    Raises:
+        Incompatible: unknown scheme, another cluster's store, a newer schema, not a store.
+        StoreAway: it did not answer in time.
+    """
+    scheme = address.partition("://")[0]
+    match scheme:
+        case "sqlite":
+            from directory.store.sqlite import SqliteStore
+
+            return SqliteStore.open(address, cluster, cluster_id)
+        case "etcd":
+            raise Incompatible(
+                f"store {address}: this version cannot use etcd yet; use sqlite:///file"
+            )
+        case _:
+            raise Incompatible(f"store {address}: unknown kind of store; use sqlite:///file")

@@ -1,0 +1,406 @@
+"""One sqlite file of one cluster: connections to it, whose it is, and which life of it this is.
+
+Refuses to know keys, guards and watches (``sqlite.py``). The database file is never opened except
+through sqlite: POSIX drops all locks of a process on a file when the process closes any descriptor
+of it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from directory.store.base import Identity, Incompatible, StoreAway
+from directory.store.life import LifeFile, Note, Stamp
+
+__all__ = ["SCHEMA_VERSION", "DatabaseFile", "Head", "away_on_error", "head_of"]
+
+SCHEMA_VERSION: Final = 1
+BUSY_SECONDS: Final = 5.0
+_APPLICATION_ID: Final = 0x6B646972  # "kdir", as `file` shows it
+_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
+_LIFE_STEP: Final = 1_000_000
+"""A new incarnation's revisions begin so far above all that were seen of the old one that a guard
+made from an old snapshot is never mistaken for a current one."""
+
+_SCHEMA: Final = (
+    """CREATE TABLE meta (
+         name TEXT PRIMARY KEY,
+         value TEXT NOT NULL
+       ) WITHOUT ROWID""",
+    """CREATE TABLE kv (
+         key BLOB PRIMARY KEY,
+         value BLOB NOT NULL,
+         revision INTEGER NOT NULL  -- of its last change
+       ) WITHOUT ROWID""",
+    """CREATE TABLE commits (  -- the oldest is where a watch can still resume: its log is gone
+         revision INTEGER PRIMARY KEY,
+         commit_id TEXT NOT NULL,
+         writes_total INTEGER NOT NULL  -- of all commits up to this one
+       )""",
+    """CREATE TABLE log (
+         revision INTEGER,
+         position INTEGER,
+         key BLOB NOT NULL,
+         value BLOB,  -- NULL: the key was removed
+         PRIMARY KEY (revision, position)
+       ) WITHOUT ROWID""",
+    "INSERT INTO commits VALUES (0, '', 0)",
+    f"PRAGMA application_id = {_APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+
+def _random(length: int) -> str:
+    return "".join(secrets.choice(_BASE32) for _ in range(length))
+
+
+@contextmanager
+def away_on_error(path: Path) -> Iterator[None]:
+    """Turns what sqlite or the system reports into ``StoreAway``."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise StoreAway(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest commit of a database, and the life it belongs to."""
+
+    revision: int
+    commit_id: str
+    writes_total: int
+    incarnation: str
+
+
+def head_of(connection: sqlite3.Connection) -> Head:
+    """The newest commit, as this connection's transaction sees it."""
+    row = connection.execute(
+        "SELECT revision, commit_id, writes_total,"
+        " (SELECT value FROM meta WHERE name = 'incarnation')"
+        " FROM commits ORDER BY revision DESC LIMIT 1"
+    ).fetchone()
+    return Head(*row)
+
+
+class DatabaseFile:
+    """The file at ``path``, made if it is not there, belonging to one cluster."""
+
+    def __init__(
+        self,
+        path: Path,
+        cluster: str,
+        cluster_id: str | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Opens the file.
+
+        Raises:
+            Incompatible: no store of this cluster that this version can use; nothing was touched.
+            StoreAway: others hold it for too long.
+        """
+        self.path: Final = path
+        self._cluster: Final = cluster
+        self._cluster_id: Final = cluster_id
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._writer: sqlite3.Connection | None = None
+        self._stamp = Stamp(0, 0, 0)  # of the file that _writer is to, when it was last noted
+        self._refuse_unusable()
+        try:
+            self._life: Final = LifeFile(path.with_name(f"{path.name}-life"), clock, sleep)
+            self._create_privately()
+        except OSError as error:
+            raise Incompatible(f"{path}: cannot be written ({error.strerror})") from error
+        try:
+            self.identity = self.refresh_identity()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- connections -------------------------------------------------------------------------
+
+    def connect(self) -> tuple[sqlite3.Connection, int]:
+        """A new connection, and the inode of the file it is to.
+
+        Raises:
+            StoreAway: the file is gone, or cannot be read.
+        """
+        with away_on_error(self.path):
+            while True:
+                inode = self.path.stat().st_ino
+                connection = self._connect("rw")
+                try:
+                    connection.execute("PRAGMA synchronous = FULL")
+                    connection.execute("PRAGMA cache_size = -16384")  # KiB
+                    if self.path.stat().st_ino == inode:
+                        return connection, inode
+                except BaseException:
+                    connection.close()
+                    raise
+                connection.close()
+
+    def stamp(self) -> Stamp:
+        """The file that stands at the path now.
+
+        Raises:
+            StoreAway: none does.
+        """
+        with away_on_error(self.path):
+            return Stamp.of(self.path)
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            timeout=BUSY_SECONDS,
+            check_same_thread=False,
+        )
+
+    @contextmanager
+    def writing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
+        """The one connection that writes, while no other process or thread does.
+
+        The lock makes sqlite's own polling for its write lock needless, and keeps two processes
+        from writing and checkpointing at the same instant, which sqlite before 3.51.3 does not
+        survive in every case (its "WAL-reset bug").
+
+        Raises:
+            StoreAway: others wrote for all of the time; the file is gone or damaged.
+            Incompatible: another store was put there.
+        """
+        deadline = self._clock() + timeout_seconds
+        if not self._lock.acquire(timeout=max(0.0, timeout_seconds)):
+            raise StoreAway(f"{self.path}: other writers held it for {timeout_seconds:g} s")
+        try:
+            self._life.lock(deadline - self._clock())
+            try:
+                yield self._current_writer()
+            except BaseException:
+                self._drop_writer()  # nobody knows what state it is in
+                raise
+            finally:
+                self._life.unlock()
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Closes the writer and frees the lock; other connections are their owners'."""
+        try:
+            with self.writing() as connection:
+                # Now rather than by whichever connection closes last, so that the note is right.
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._note(head_of(connection))
+        except (StoreAway, Incompatible, sqlite3.Error):
+            pass  # nothing is lost: the write-ahead log is read at the next start
+        with self._lock:
+            self._drop_writer()
+            self._life.close()
+
+    def _drop_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _current_writer(self) -> sqlite3.Connection:
+        """Each time it looks whether the file is as the last writer left it: after a restore under
+        a running server nothing must be written as if nothing had happened.
+        """
+        with away_on_error(self.path):
+            note = self._life.read()
+            untouched = note is not None and note.stamp == Stamp.of(self.path)
+            if not untouched or note is None or note.stamp.inode != self._stamp.inode:
+                self._drop_writer()  # it may hold pages of the file as it was
+            if self._writer is None:
+                self._writer = self._open_writer()
+                note = self._life.read()
+            head = head_of(self._writer)
+            if note is None or not self._continues(self._writer, head, note):
+                self._begin_life(self._writer, head, note)
+            elif not untouched:
+                self._refuse_damaged(self._writer)
+                self._note(head)
+            return self._writer
+
+    def _open_writer(self) -> sqlite3.Connection:
+        connection, inode = self.connect()
+        try:
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if tables:
+                self._refuse_foreign(connection)
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise Incompatible(f"{self.path}: its file system cannot hold a store ({mode})")
+            self._stamp = Stamp(inode, 0, 0)
+            if not tables:
+                self._create(connection)
+            return connection
+        except BaseException:
+            connection.close()
+            raise
+
+    # -- whose it is -------------------------------------------------------------------------
+
+    def refresh_identity(self) -> Identity:
+        """Reads whose store this is again.
+
+        Raises:
+            StoreAway, Incompatible
+        """
+        with self.writing() as connection, away_on_error(self.path):
+            meta = dict(connection.execute("SELECT name, value FROM meta"))
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+        self.identity = Identity(
+            store_id=meta["store_id"],
+            cluster_id=meta["cluster_id"],
+            cluster=meta["cluster"],
+            incarnation=meta["incarnation"],
+            schema_version=version,
+        )
+        return self.identity
+
+    def _refuse_unusable(self) -> None:
+        """Looks before anything is written; an empty or missing file is a new store."""
+        folder = self.path.parent
+        if not folder.is_dir():
+            raise Incompatible(f"{self.path}: there is no directory {folder}; make it first")
+        if self.path.is_dir():
+            raise Incompatible(f"{self.path}: is a directory; name a file in it")
+        try:
+            if not self.path.exists() or self.path.stat().st_size == 0:
+                return
+            with closing(self._connect("ro")) as connection:
+                (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                if tables:
+                    self._refuse_foreign(connection)
+        except sqlite3.OperationalError as error:
+            raise Incompatible(f"{self.path}: cannot be read ({error})") from error
+        except sqlite3.DatabaseError as error:
+            raise Incompatible(f"{self.path}: is no sqlite database ({error})") from error
+        except OSError as error:
+            raise Incompatible(f"{self.path}: cannot be read ({error.strerror})") from error
+
+    def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != _APPLICATION_ID:
+            raise Incompatible(f"{self.path}: is a sqlite database, but not one that kdir made")
+        if version > SCHEMA_VERSION:
+            raise Incompatible(
+                f"{self.path}: has schema version {version}, made by a newer kdir; this one knows"
+                f" up to {SCHEMA_VERSION}"
+            )
+        meta = dict(connection.execute("SELECT name, value FROM meta"))
+        if meta["cluster"] != self._cluster:
+            raise Incompatible(
+                f"{self.path}: is the store of cluster {meta['cluster']} ({meta['cluster_id']}),"
+                f" not of {self._cluster}"
+            )
+        if self._cluster_id is not None and meta["cluster_id"] != self._cluster_id:
+            raise Incompatible(
+                f"{self.path}: is the store of cluster id {meta['cluster_id']},"
+                f" not of {self._cluster_id}"
+            )
+
+    def _create_privately(self) -> None:
+        """So that only the owner can read it, and what sqlite puts beside it. Closed again before
+        sqlite opens it.
+        """
+        try:
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            if not os.access(self.path, os.R_OK | os.W_OK):
+                raise PermissionError(13, "Permission denied") from None
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        meta = {
+            "store_id": _random(16),
+            "cluster_id": self._cluster_id or f"kc-{_random(10)}",
+            "cluster": self._cluster,
+            "incarnation": _random(16),
+        }
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+        connection.execute("COMMIT")
+        self._note(head_of(connection))
+
+    # -- its life ----------------------------------------------------------------------------
+
+    def committed(self, head: Head) -> None:
+        """To be told after each commit, while still ``writing``.
+
+        Raises:
+            StoreAway: the file was taken away meanwhile, and the commit with it.
+        """
+        if self.stamp().inode != self._stamp.inode:
+            raise StoreAway(f"{self.path}: another file was put there during the commit")
+        self._note(head)
+
+    def _note(self, head: Head) -> None:
+        self._stamp = Stamp.of(self.path)
+        self._life.write(Note(head.incarnation, head.revision, head.commit_id, self._stamp))
+
+    def _continues(self, connection: sqlite3.Connection, head: Head, note: Note) -> bool:
+        """Whether the file is the one that was noted, and holds the commit that was noted."""
+        if note.incarnation != head.incarnation or note.stamp.inode != self._stamp.inode:
+            return False
+        if note.revision == head.revision:
+            return note.commit_id == head.commit_id
+        known = connection.execute(
+            "SELECT commit_id FROM commits WHERE revision = ?", (note.revision,)
+        ).fetchone()
+        (oldest,) = connection.execute("SELECT min(revision) FROM commits").fetchone()
+        return note.revision < oldest if known is None else bool(known[0] == note.commit_id)
+
+    def _begin_life(self, connection: sqlite3.Connection, head: Head, note: Note | None) -> None:
+        """A new incarnation, at a revision of its own before which no watch can resume."""
+        self._refuse_damaged(connection)
+        seen = max(head.revision, note.revision if note else 0)
+        life = Head(seen + _LIFE_STEP, _random(16), head.writes_total, _random(16))
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(
+            "UPDATE meta SET value = ? WHERE name = 'incarnation'", (life.incarnation,)
+        )
+        connection.execute("DELETE FROM log")
+        connection.execute("DELETE FROM commits")
+        connection.execute(
+            "INSERT INTO commits VALUES (?, ?, ?)",
+            (life.revision, life.commit_id, life.writes_total),
+        )
+        connection.execute("COMMIT")
+        self._note(life)
+
+    def _refuse_damaged(self, connection: sqlite3.Connection) -> None:
+        """A backup put in place beside the write-ahead log of what was there gives a mixture, which
+        sqlite cannot know. It shows in its structure, or in a log that the rows do not follow.
+        """
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found == "ok":
+            (strays,) = connection.execute(
+                """SELECT count(*) FROM (
+                     SELECT key, value, max(revision) AS revision FROM log GROUP BY key
+                   ) AS newest LEFT JOIN kv USING (key)
+                   WHERE kv.value IS NOT newest.value
+                   OR (kv.revision IS NOT newest.revision AND newest.value IS NOT NULL)"""
+            ).fetchone()
+            if not strays:
+                return
+            found = f"{strays} keys are not as its log says"
+        raise StoreAway(
+            f"{self.path}: damaged ({found}). If a backup was put there, stop every server of this"
+            f" store, put it there again and remove {self.path.name}-wal and {self.path.name}-shm"
+        )

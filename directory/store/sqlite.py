@@ -1,0 +1,354 @@
+"""The embedded store: one sqlite file a cluster, shared by any number of processes of one host.
+
+Refuses network file systems (sqlite's write-ahead log needs shared memory) and databases in memory
+(a store must outlive its process).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Self, assert_never
+
+from directory.namespace.keys import role_key
+from directory.store.base import (
+    Committed,
+    Conflict,
+    Guard,
+    Identity,
+    Incompatible,
+    KeyIs,
+    Limits,
+    NothingNewer,
+    Put,
+    Remove,
+    Row,
+    Transaction,
+    Write,
+)
+from directory.store.database import DatabaseFile, Head, away_on_error, head_of
+from directory.store.sqlite_watch import News, SqliteWatch
+
+__all__ = ["HISTORY_WRITES", "LIMITS", "SqliteStore", "database_path"]
+
+LIMITS: Final = Limits(max_writes=20_000, max_bytes=16 * 1024 * 1024)
+HISTORY_WRITES: Final = 100_000
+"""So many writes a watch may be behind before it has to load again."""
+_PRUNE_WRITES: Final = 4_000  # about so many a commit, so that no single one is slow
+_PAGE_ROWS: Final = 2_000
+_ROLE: Final = re.compile(r"[a-z0-9-]{1,64}")
+_SCHEME: Final = "sqlite:///"
+
+
+def database_path(address: str) -> Path:
+    """The file that an address means: ``sqlite:///store.db`` is relative to the working directory,
+    ``sqlite:////var/lib/kdir/store.db`` absolute (four slashes, as SQLAlchemy has it).
+
+    Raises:
+        Incompatible: no file, or one in memory.
+    """
+    text = address.removeprefix(_SCHEME)
+    if text == ":memory:":
+        raise Incompatible(
+            f"store {address}: a store must outlive its process; name a file, sqlite:///file"
+        )
+    if text == address or not text or text.endswith("/") or set(text) & set("?#%\0\n"):
+        raise Incompatible(
+            f"store {address}: not of the form sqlite:///relative/file or sqlite:////absolute/file"
+        )
+    path = Path(text).absolute()
+    rooted = Path(f"/{text}")
+    if not path.parent.is_dir() and rooted.parent.is_dir():
+        raise Incompatible(
+            f"store {address}: there is no directory {path.parent}; an absolute path has four"
+            f" slashes, {_SCHEME}{rooted}"
+        )
+    return path
+
+
+def _range(prefix: bytes, column: str = "key") -> tuple[str, tuple[bytes, ...]]:
+    """The condition, with its parameters, for keys that begin with the prefix."""
+    stem = prefix.rstrip(b"\xff")
+    if not stem:  # no key is above all of these
+        return f"{column} >= ?", (prefix,)
+    return f"{column} >= ? AND {column} < ?", (prefix, stem[:-1] + bytes([stem[-1] + 1]))
+
+
+class SqliteStore:
+    """See ``directory.store.base.Store``."""
+
+    def __init__(
+        self,
+        path: Path,
+        cluster: str,
+        cluster_id: str | None = None,
+        *,
+        history_writes: int = HISTORY_WRITES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Opens the file, made if it is not there.
+
+        Raises:
+            Incompatible, StoreAway
+        """
+        self._file: Final = DatabaseFile(path, cluster, cluster_id, clock=clock)
+        self._clock: Final = clock
+        self._history_writes: Final = history_writes
+        self._news: Final = News()
+
+    @classmethod
+    def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
+        """The store at ``sqlite:///…``.
+
+        Raises:
+            Incompatible, StoreAway
+        """
+        return cls(database_path(address), cluster, cluster_id)
+
+    @property
+    def identity(self) -> Identity:
+        return self._file.identity
+
+    @property
+    def limits(self) -> Limits:
+        return LIMITS
+
+    def refresh_identity(self) -> Identity:
+        return self._file.refresh_identity()
+
+    def describe(self) -> str:
+        return f"{_SCHEME}{self._file.path}"
+
+    def close(self) -> None:
+        self._file.close()
+        self._news.tell()
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def load(self, prefixes: Sequence[bytes] = (b"",)) -> SqliteLoading:
+        connection, _ = self._file.connect()
+        return SqliteLoading(self._file.path, connection, sorted(prefixes))
+
+    def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
+        where, bounds = _range(prefix)
+        connection, _ = self._file.connect()
+        try:
+            with away_on_error(self._file.path):
+                rows = connection.execute(
+                    f"SELECT key, value, revision FROM kv WHERE {where} AND key > ?"  # noqa: S608 - our own words
+                    " ORDER BY key LIMIT ?",
+                    (*bounds, after, limit),
+                ).fetchall()
+        finally:
+            connection.close()
+        return [Row(*row) for row in rows]
+
+    def watch(self, after: int, commit_id: str) -> SqliteWatch:
+        return SqliteWatch(self._file, self._news, self._clock, after, commit_id)
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def commit(
+        self, transaction: Transaction, timeout_seconds: float = 5.0
+    ) -> Committed | Conflict:
+        _refuse_oversized(transaction)
+        with self._file.writing(timeout_seconds) as connection, away_on_error(self._file.path):
+            connection.execute("BEGIN IMMEDIATE")
+            head = head_of(connection)
+            for guard in transaction.guards:
+                if not _holds(connection, guard, head):
+                    connection.execute("ROLLBACK")
+                    return Conflict(guard, head.revision)
+            head = self._write(connection, head, transaction.writes)
+            connection.execute("COMMIT")
+            self._file.committed(head)
+        self._news.tell()
+        return Committed(head.revision, head.commit_id)
+
+    def _write(self, connection: sqlite3.Connection, head: Head, writes: tuple[Write, ...]) -> Head:
+        revision, commit_id = head.revision + 1, secrets.token_hex(8)
+        puts: list[tuple[bytes, bytes, int]] = []
+        removes: list[tuple[bytes]] = []
+        log: list[tuple[int, int, bytes, bytes | None]] = []
+        for position, write in enumerate(writes):
+            match write:
+                case Put(key, value):
+                    puts.append((key, value, revision))
+                    log.append((revision, position, key, value))
+                case Remove(key):
+                    removes.append((key,))
+                    log.append((revision, position, key, None))
+                case _:
+                    assert_never(write)
+        connection.executemany("INSERT OR REPLACE INTO kv VALUES (?, ?, ?)", puts)
+        connection.executemany("DELETE FROM kv WHERE key = ?", removes)
+        connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?)", log)
+        after = Head(revision, commit_id, head.writes_total + len(writes), head.incarnation)
+        connection.execute(
+            "INSERT INTO commits VALUES (?, ?, ?)", (revision, commit_id, after.writes_total)
+        )
+        self._prune(connection, after)
+        return after
+
+    def _prune(self, connection: sqlite3.Connection, head: Head) -> None:
+        """Forgets the oldest commits, but never those whose writes are within the bound; more than
+        each commit adds, so that a backlog melts.
+        """
+        (begin,) = connection.execute(
+            "SELECT writes_total FROM commits ORDER BY revision LIMIT 1"
+        ).fetchone()
+        spare = head.writes_total - self._history_writes - begin
+        if spare <= 0:
+            return
+        floor = None
+        for revision, total in connection.execute(
+            "SELECT revision, writes_total FROM commits ORDER BY revision LIMIT -1 OFFSET 1"
+        ):
+            if total - begin > spare:
+                break
+            floor = revision
+            if total - begin >= _PRUNE_WRITES:
+                break
+        if floor is not None:
+            connection.execute("DELETE FROM log WHERE revision <= ?", (floor,))
+            connection.execute("DELETE FROM commits WHERE revision < ?", (floor,))
+
+    # -- election ----------------------------------------------------------------------------
+
+    def elect(self, role: str, candidate: str) -> SqliteLeadership | None:
+        if not _ROLE.fullmatch(role):
+            raise ValueError(f"role {role!r}: not of [a-z0-9-]")
+        path = self._file.path.with_name(f"{self._file.path.name}-role-{role}")
+        with away_on_error(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+        # Fencing: the lock alone would let a holder that lost the store under it write on.
+        value = f"{candidate}\n{secrets.token_hex(8)}".encode()
+        try:
+            self.commit(Transaction((), (Put(role_key(role), value),)))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return SqliteLeadership(self, descriptor, KeyIs(role_key(role), value))
+
+
+class SqliteLeadership:
+    """A role held by a lock that the kernel frees when the process ends, however it ends."""
+
+    def __init__(self, store: SqliteStore, descriptor: int, guard: KeyIs) -> None:
+        self._store: Final = store
+        self._incarnation: Final = store.identity.incarnation
+        self._descriptor = descriptor
+        self._guard: Final = guard
+        self._lock: Final = threading.Lock()
+
+    @property
+    def guard(self) -> KeyIs:
+        return self._guard
+
+    def held(self) -> bool:
+        """Not after a restore: its fencing key is of another life."""
+        return self._descriptor >= 0 and self._store.identity.incarnation == self._incarnation
+
+    def release(self) -> None:
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+
+class SqliteLoading:
+    """A read transaction: writers go on, and it sees nothing of it."""
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, prefixes: Sequence[bytes]
+    ) -> None:
+        self._path: Final = path
+        self._connection: Final = connection
+        self._prefixes: Final = prefixes
+        try:
+            with away_on_error(path):
+                connection.execute("BEGIN")
+                self._head: Final = head_of(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    @property
+    def revision(self) -> int:
+        return self._head.revision
+
+    @property
+    def commit_id(self) -> str:
+        return self._head.commit_id
+
+    def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """To be walked once: its end, or its being dropped, ends the transaction."""
+        try:
+            for prefix in self._prefixes:
+                where, bounds = _range(prefix)
+                with away_on_error(self._path):
+                    cursor = self._connection.execute(
+                        f"SELECT key, value FROM kv WHERE {where} ORDER BY key",  # noqa: S608 - our own words
+                        bounds,
+                    )
+                    page = cursor.fetchmany(_PAGE_ROWS)
+                while page:
+                    yield page
+                    with away_on_error(self._path):
+                        page = cursor.fetchmany(_PAGE_ROWS)
+        finally:
+            self._connection.close()
+
+
+def _refuse_oversized(transaction: Transaction) -> None:
+    count = len(transaction.guards) + len(transaction.writes)
+    if count > LIMITS.max_writes:
+        raise ValueError(f"{count} guards and writes; one transaction holds {LIMITS.max_writes}")
+    size = 0
+    keys: set[bytes] = set()
+    for write in transaction.writes:
+        size += len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+        if write.key in keys:
+            raise ValueError(f"key {write.key!r} is written twice")
+        keys.add(write.key)
+    if size > LIMITS.max_bytes:
+        raise ValueError(f"{size} bytes; one transaction holds {LIMITS.max_bytes}")
+
+
+def _holds(connection: sqlite3.Connection, guard: Guard, head: Head) -> bool:
+    match guard:
+        case KeyIs(key, value):
+            row = connection.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
+            return value is None if row is None else bool(row[0] == value)
+        case NothingNewer(prefix, revision):
+            return not _written_after(connection, prefix, revision, head)
+        case _:
+            assert_never(guard)
+
+
+def _written_after(
+    connection: sqlite3.Connection, prefix: bytes, revision: int, head: Head
+) -> bool:
+    """By the log: a directory may hold a million keys, while the changes since a snapshot are few.
+    A key that was written and removed since does not count. What the log cannot say, for its
+    revision is of another life or pruned, counts as written: a newer snapshot will tell.
+    """
+    (oldest,) = connection.execute("SELECT min(revision) FROM commits").fetchone()
+    if not oldest <= revision <= head.revision:
+        return True
+    where, bounds = _range(prefix, "kv.key")
+    query = f"""SELECT 1 FROM log CROSS JOIN kv ON kv.key = log.key
+        WHERE log.revision > ? AND kv.revision > ? AND {where} LIMIT 1"""  # noqa: S608 - our own words
+    return connection.execute(query, (revision, revision, *bounds)).fetchone() is not None
