@@ -7,6 +7,7 @@ guard does not hold, it plans again on a newer snapshot.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,9 +26,11 @@ from directory.store.base import Guard, Write
 from resolver.path import Path
 
 __all__ = [
+    "CLEARED",
     "RETIRED_FOR_MS",
     "AdoptTopics",
     "Change",
+    "Cleared",
     "Command",
     "Context",
     "CreateDirectory",
@@ -47,6 +50,17 @@ __all__ = [
 
 RETIRED_FOR_MS: Final = 24 * 3600 * 1000
 """For so long a deleted physical name is not used again (DESIGN §3)."""
+
+
+class Cleared(enum.Enum):
+    """The new value of a map's key that ends its inheritance; ``None`` takes the key away, so that
+    it inherits again.
+    """
+
+    CLEARED = "cleared"
+
+
+CLEARED: Final = Cleared.CLEARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +128,9 @@ class CreateMount:
 class UpdateEntry:
     """Change fields of an entry.
 
-    ``changes`` maps a field path to its new value; ``None`` = unset. Field paths:
-    ``policies.<field>``, ``policies.<map>.<key>`` (the key may hold dots), ``directory.closed``,
+    ``changes`` maps a field path to its new value; ``None`` = unset. Field paths: ``policies`` (a
+    ``Policies``), ``policies.<field>``, ``policies.<map>.<key>`` (the key may hold dots; the value
+    may be ``CLEARED``), ``directory.closed``,
     ``link.targets`` (tuple of Path), ``link.mode``, ``link.writes``, ``link.fall_back_on_absent``,
     ``topic.partitions`` (growing only), ``mount.endpoints`` (tuple of str), ``mount.cluster``.
     Changing a mount raises its epoch.
@@ -178,7 +193,8 @@ class AdoptTopics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicNews:
     """What the reconciler learnt of one topic entry. ``None`` = not changed. Nothing is written
-    where nothing differs, or where the entry is gone or has another physical name by now."""
+    where nothing differs, or where the entry is gone or has another physical name by now.
+    """
 
     path: Path
     entry_id: int
@@ -209,7 +225,8 @@ class ReapDeleted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishDelete:
     """Kafka no longer has this topic (or it was never there): drop its DELETING entry and retire
-    the name. ``name`` is the entry's name below ``DELETED_ID``."""
+    the name. ``name`` is the entry's name below ``DELETED_ID``.
+    """
 
     name: str
     entry_id: int

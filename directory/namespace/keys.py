@@ -1,17 +1,21 @@
-"""The one place that knows how facts of a cluster are laid out as ordered keys of its store.
+r"""The one place that knows how facts of a cluster are laid out as ordered keys of its store.
 
 Refuses to know what the values mean. Keys are bytes; order of keys is order of listing::
 
     e/<parent id: 8 bytes, big-endian><t|c><name>   an entry's record (kdir.v1.Entry without path)
-    p/<unified physical name>                       claim: the physical names that share it, by \\n
+    p/<unified physical name>                       claim: the physical names that share it, by \n
     r/<physical name>                               retired: unix ms until when, as decimal text
     x/<physical name>                               detached: adoption skips it; Kafka's topic id
-    q/<principal>\\0<request id>                     an answered request (deduplication, AIP-155)
+    q/<principal>\0<request id>                     an answered request (deduplication, AIP-155)
     o/<change id>                                   a change event (kdir.v1.ChangeEvent)
     f/parent                                        what the parent last said (kdir.v1.Welcome …)
     f/mount/<mount path>                            a row of the mount table handed down
     f/child/<cluster id>                            what a child last told
+    f/mounted/<cluster id>                          claim: the one mount of this child, entry id
+                                                    and epoch; written whenever that mount changes
     k/<name>                                        settings of the Kafka side: pin, stop
+    k/removal/<entry id, 16 hex digits>             of a removed directory: whether Kafka's topics
+                                                    go too, and the path that it had
     l/<role>                                        who holds a role (election)
 
 ``t`` is for topics and ``c`` for containers (directory, link, mount): one name may stand for one
@@ -32,8 +36,10 @@ __all__ = [
     "ENTRY",
     "EVENT",
     "KAFKA",
+    "MOUNTED",
     "MOUNT_ROW",
     "PARENT",
+    "REMOVAL",
     "REQUEST",
     "RETIRED",
     "ROLE",
@@ -46,7 +52,9 @@ __all__ = [
     "event_key",
     "kafka_key",
     "mount_row_key",
+    "mounted_key",
     "parse_entry_key",
+    "removal_key",
     "request_key",
     "retired_key",
     "role_key",
@@ -62,7 +70,9 @@ EVENT: Final = b"o/"
 PARENT: Final = b"f/parent"
 MOUNT_ROW: Final = b"f/mount/"
 CHILD: Final = b"f/child/"
+MOUNTED: Final = b"f/mounted/"
 KAFKA: Final = b"k/"
+REMOVAL: Final = b"k/removal/"
 ROLE: Final = b"l/"
 
 _TOPIC: Final = b"t"
@@ -138,6 +148,16 @@ def mount_row_key(mount: str) -> bytes:
 def child_key(cluster_id: str) -> bytes:
     """What a child last told of itself."""
     return CHILD + cluster_id.encode()
+
+
+def mounted_key(cluster_id: str) -> bytes:
+    """Guards that no child is mounted twice by one cluster, and shows when any mount moved."""
+    return MOUNTED + cluster_id.encode()
+
+
+def removal_key(entry_id: int) -> bytes:
+    """What the reaper must know of a removed directory until it has finished it."""
+    return REMOVAL + b"%016x" % entry_id
 
 
 def kafka_key(name: str) -> bytes:
