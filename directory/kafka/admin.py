@@ -1,0 +1,420 @@
+"""A thin edge over Kafka's admin client: what a cluster shows, creating and deleting topics.
+
+Every call has a deadline and ends in values or in one of two errors, with Kafka's own words:
+``KafkaUnavailable`` (nobody answered: ask again) and ``KafkaRefused`` (asking again changes
+nothing). Refuses to decide anything, to keep anything between calls, and to create a topic by
+asking for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from resolver.errors import KafkaRefused, KafkaUnavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient
+
+__all__ = [
+    "AlreadySo",
+    "ConfluentAdmin",
+    "Done",
+    "KafkaAdmin",
+    "Outcome",
+    "Refused",
+    "Seen",
+    "Survey",
+    "Unknown",
+    "Wish",
+]
+
+_BATCH: Final = 2_000
+"""Names of one request: bounds the memory of an answer and the time that a broker gives to it."""
+_SLACK_SECONDS: Final = 2.0
+"""A future is waited for a little longer than librdkafka's own deadline, whose words say more."""
+_BROKER_SHARE: Final = 0.8
+"""Of a request's time, what the broker may take: its own "timed out" should reach us."""
+_STATE: Final = re.compile(r" \(after \d+ms in state \w+.*?\)")
+
+# Codes of Kafka's protocol (org.apache.kafka.common.protocol.Errors).
+_UNKNOWN_TOPIC: Final = 3
+_LEADER_NOT_AVAILABLE: Final = 5
+_INVALID_TOPIC: Final = 17
+_TOPIC_DENIED: Final = 29
+_TOPIC_EXISTS: Final = 36
+_ABSENT: Final = frozenset({_UNKNOWN_TOPIC, _INVALID_TOPIC})
+# Those after which nobody can say whether the request had an effect, or which pass by themselves.
+_PASSING: Final = frozenset({5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 72, 89, 129, -1})
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A topic as metadata shows it."""
+
+    name: str
+    topic_id: bytes
+    """16 bytes (KIP-516); empty where Kafka did not say (brokers before 2.8, or in a race)."""
+    partitions: int
+    """0 while Kafka cannot say, right after the topic was made."""
+    replication_factor: int
+    """Of the partition that has fewest: a reassignment shows more for a while."""
+    internal: bool = False
+    """Kafka's own: consumer offsets, transaction state and the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All topics that Kafka shows, at about one moment."""
+
+    cluster_id: str
+    topics: Mapping[str, Seen]
+    """By name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A topic to be made. 0 partitions or replicas: the broker's default (KIP-464)."""
+
+    name: str
+    partitions: int = 0
+    replication_factor: int = 0
+    config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Kafka did it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadySo:
+    """There was nothing to do: the topic is there already (create), or is not there (delete)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Kafka said no; the same again gets the same answer."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No answer, or one that passes by itself: it may have happened, or may happen later."""
+
+    words: str
+
+
+Outcome = Done | AlreadySo | Refused | Unknown
+
+
+class KafkaAdmin(Protocol):
+    """What the reconciler needs of Kafka. Used by one thread.
+
+    ``survey``, ``describe`` and ``configs`` need only DESCRIBE and DESCRIBE_CONFIGS. All raise
+    ``KafkaUnavailable`` when no broker answers in time, and ``KafkaRefused`` when the cluster
+    refuses the request as a whole.
+    """
+
+    def cluster_id(self) -> str:
+        """Kafka's own id of the cluster that answers now."""
+
+    def survey(self) -> Survey:
+        """Everything that metadata shows to us."""
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+        """These topics, asked anew; a name that does not exist is left out."""
+
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
+        """The configs that were set on each topic itself; a topic that is gone is left out."""
+
+    def create(self, wishes: Sequence[Wish]) -> Mapping[str, Outcome]:
+        """Makes topics; each has its own outcome, under its name."""
+
+    def delete(self, names: Sequence[str]) -> Mapping[str, Outcome]:
+        """Deletes topics; each has its own outcome. The caller has compared their ids."""
+
+    def close(self) -> None:
+        """Ends all connections; the next call opens new ones."""
+
+
+class ConfluentAdmin:
+    """``KafkaAdmin`` by confluent-kafka.
+
+    Args:
+        bootstrap: ``host:port`` of some brokers.
+        properties: librdkafka's, for TLS and SASL.
+        timeout_seconds: of one request; a survey makes several.
+        recycle_seconds: a client lives no longer: a long-lived one goes on asking for every topic
+            that it ever saw (confluent-kafka-python #1737).
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_seconds: float = 10.0,
+        recycle_seconds: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bootstrap = ",".join(bootstrap)
+        self._properties = dict(properties or {})
+        self._timeout = timeout_seconds
+        self._recycle = recycle_seconds
+        self._clock = clock
+        self._client: AdminClient | None = None
+        self._made_at = 0.0
+        self._last_words = ""
+
+    def cluster_id(self) -> str:
+        with self._asking() as client:
+            answer = self._wait(client.describe_cluster(request_timeout=self._timeout))
+        return answer.cluster_id or ""
+
+    def survey(self) -> Survey:
+        with self._asking() as client:
+            metadata: Any = client.list_topics(timeout=self._timeout)
+        shown = self.describe(list(metadata.topics))
+        topics = {name: seen for name, seen in shown.items() if isinstance(seen, Seen)}
+        return Survey(metadata.cluster_id or "", topics)
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+        from confluent_kafka import TopicCollection
+
+        found: dict[str, Seen | Refused] = {}
+        for batch in _batches(names):
+            with self._asking() as client:
+                futures = client.describe_topics(
+                    TopicCollection(batch), request_timeout=self._timeout
+                )
+                for name, future in futures.items():
+                    match self._each(future):
+                        case Refused() as refused:
+                            found[name] = refused
+                        case Unknown():
+                            found[name] = Seen(name, b"", 0, 0)
+                        case None:
+                            pass
+                        case topic:
+                            found[name] = _seen(topic)
+        return found
+
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
+        from confluent_kafka.admin import ConfigResource
+
+        found: dict[str, Mapping[str, str] | Refused] = {}
+        for batch in _batches(names):
+            asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in batch]
+            with self._asking() as client:
+                futures = client.describe_configs(asked, request_timeout=self._timeout)
+                for resource, future in futures.items():
+                    match self._each(future):
+                        case Refused() as refused:
+                            found[resource.name] = refused
+                        case Unknown() | None:
+                            pass
+                        case entries:
+                            found[resource.name] = _set_on_topic(entries)
+        return found
+
+    def create(self, wishes: Sequence[Wish]) -> Mapping[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        for batch in _batches(wishes):
+            try:
+                outcomes.update(self._create(batch))
+            except KafkaRefused as refused:
+                if len(batch) == 1:
+                    outcomes[batch[0].name] = Refused(refused.message)
+                    continue
+                # librdkafka checks some numbers itself, and then refuses the batch for one of it.
+                for wish in batch:
+                    outcomes.update(self.create([wish]))
+        return outcomes
+
+    def _create(self, wishes: Sequence[Wish]) -> Mapping[str, Outcome]:
+        from confluent_kafka.admin import NewTopic
+
+        with self._asking() as client:
+            futures = client.create_topics(
+                [
+                    NewTopic(
+                        wish.name,
+                        wish.partitions or -1,
+                        wish.replication_factor or -1,
+                        config=dict(wish.config),
+                    )
+                    for wish in wishes
+                ],
+                operation_timeout=self._timeout * _BROKER_SHARE,
+                request_timeout=self._timeout,
+            )
+            return {
+                name: self._outcome(future, already=_TOPIC_EXISTS)
+                for name, future in futures.items()
+            }
+
+    def delete(self, names: Sequence[str]) -> Mapping[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        for batch in _batches(names):
+            with self._asking() as client:
+                futures = client.delete_topics(
+                    batch,
+                    operation_timeout=self._timeout * _BROKER_SHARE,
+                    request_timeout=self._timeout,
+                )
+                for name, future in futures.items():
+                    outcomes[name] = self._outcome(future, already=_UNKNOWN_TOPIC)
+        return outcomes
+
+    def close(self) -> None:
+        self._client = None
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[AdminClient]:
+        from confluent_kafka import KafkaException
+
+        client = self._current()
+        try:
+            yield client
+        except KafkaException as raised:
+            raise self._error(raised.args[0], client) from None
+        except TimeoutError:
+            raise self._unavailable("no answer", client) from None
+
+    def _current(self) -> AdminClient:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        now = self._clock()
+        if self._client is None or now - self._made_at > self._recycle:
+            settings: dict[str, Any] = {
+                # Its own refresh of metadata would be a second sweep that nobody reads.
+                "topic.metadata.refresh.interval.ms": -1,
+                "allow.auto.create.topics": False,
+                "receive.message.max.bytes": 1_000_000_000,
+                "reconnect.backoff.ms": 500,
+                "client.id": "kdir",
+                **self._properties,
+                "bootstrap.servers": self._bootstrap,
+                "error_cb": self._hear,
+            }
+            # librdkafka writes to stderr on its own unless it is given a logger.
+            logger = logging.getLogger(f"{__name__}.librdkafka")
+            try:
+                self._client = AdminClient(settings, logger=logger)
+            except KafkaException as raised:
+                # A property that librdkafka does not know, a certificate that is not there.
+                raise KafkaRefused(f"Kafka's client: {raised.args[0].str()}") from None
+            self._made_at, self._last_words = now, ""
+        return self._client
+
+    def _hear(self, error: KafkaError) -> None:
+        # "All brokers are down" says less than the reason that came before it.
+        if error.name() != "_ALL_BROKERS_DOWN":
+            self._last_words = _STATE.sub("", error.str())
+
+    def _wait(self, future: Future[_T]) -> _T:
+        return future.result(self._timeout + _SLACK_SECONDS)
+
+    def _each(self, future: Future[_T]) -> _T | Refused | Unknown | None:
+        """One topic's answer of a reading batch: None = there is no such topic."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return self._wait(future)
+        except KafkaException as raised:
+            error = raised.args[0]
+            if error.code() in _ABSENT:
+                return None
+            if error.code() == _TOPIC_DENIED:
+                return Refused(error.str())
+            if error.code() == _LEADER_NOT_AVAILABLE:
+                return Unknown(error.str())
+            raise
+
+    def _outcome(self, future: Future[None], *, already: int) -> Outcome:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._wait(future)
+        except KafkaException as raised:
+            error = raised.args[0]
+            if error.code() == already:
+                return AlreadySo()
+            if _is_passing(error):
+                return Unknown(error.str())
+            return Refused(error.str())
+        except TimeoutError:
+            return Unknown("no answer")
+        return Done()
+
+    def _error(self, error: KafkaError, client: AdminClient) -> KafkaRefused | KafkaUnavailable:
+        if _is_passing(error):
+            return self._unavailable(error.str(), client)
+        return KafkaRefused(f"Kafka at {self._bootstrap}: {error.str()}", kafka_error=error.name())
+
+    def _unavailable(self, words: str, client: AdminClient) -> KafkaUnavailable:
+        # What librdkafka knows of the reason waits in its queue of events.
+        client.poll(0)
+        # An address may mean another broker by now, and one that is away must not be dialled on
+        # and on in the background: the next call begins anew.
+        reason, self._client = self._last_words or words, None
+        return KafkaUnavailable(
+            f"no broker of {self._bootstrap} answered within {self._timeout:g} s: {reason}"
+        )
+
+
+def _is_passing(error: KafkaError) -> bool:
+    # Below -1 are librdkafka's own: timed out, transport, resolve, authentication, TLS, destroyed.
+    return error.code() < 0 or error.retriable() or error.code() in _PASSING
+
+
+def _seen(topic: Any) -> Seen:
+    counts = [len(partition.replicas) for partition in topic.partitions]
+    return Seen(
+        topic.name,
+        _id_bytes(topic.topic_id),
+        len(counts),
+        min(counts, default=0),
+        bool(topic.is_internal),
+    )
+
+
+def _id_bytes(topic_id: Any) -> bytes:
+    """16 bytes, big-endian, as everyone but librdkafka writes them; the zero id is no id."""
+    if topic_id is None:
+        return b""
+    high = topic_id.get_most_significant_bits().to_bytes(8, "big", signed=True)
+    low = topic_id.get_least_significant_bits().to_bytes(8, "big", signed=True)
+    both: bytes = high + low
+    return both if any(both) else b""
+
+
+def _set_on_topic(entries: Mapping[str, Any]) -> Mapping[str, str]:
+    """Only what was set on the topic itself: defaults of brokers and of the cluster are not its."""
+    from confluent_kafka.admin import ConfigSource
+
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {
+        name: "" if entry.is_sensitive or entry.value is None else entry.value
+        for name, entry in sorted(entries.items())
+        if entry.source == own
+    }
+
+
+def _batches(items: Sequence[_T]) -> Iterator[list[_T]]:
+    for start in range(0, len(items), _BATCH):
+        yield list(items[start : start + _BATCH])

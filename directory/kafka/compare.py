@@ -1,0 +1,267 @@
+"""What to do when Kafka shows one thing and the tree records another; pure.
+
+``compare`` says what to adopt, to record, to create and to delete, or why everything stops.
+Refuses to do any of it, and to look anything up.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from directory.kafka.admin import Seen, Survey
+from directory.namespace.command import TopicNews
+from directory.namespace.entry import Provision, Topic
+from resolver.path import Path
+
+__all__ = [
+    "DEFAULT",
+    "VANISH_FLOOR",
+    "VANISH_PERCENT",
+    "Comparison",
+    "Difference",
+    "Recorded",
+    "Stop",
+    "compare",
+    "config_news",
+    "differences",
+    "show_id",
+    "trips_guard",
+]
+
+VANISH_PERCENT: Final = 5
+"""More than this share of a cluster's topics gone or changed at once stops all (DESIGN §6)."""
+VANISH_FLOOR: Final = 3
+"""But never fewer topics than this: one of ten, or two of two, is an operator at work."""
+DEFAULT: Final = "(default)"
+"""Shown for a config that is not set on the topic itself."""
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A topic of the tree, with its path."""
+
+    path: Path
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Nothing is done until this is acknowledged, word for word."""
+
+    text: str
+    gone: int
+    """So many topics vanished or changed; an acknowledgement covers no more."""
+    kafka_id: str = ""
+    """Another Kafka's id, which an acknowledgement pins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What follows. With ``stop`` set, all else is empty."""
+
+    stop: Stop | None = None
+    pin: str = ""
+    """Kafka's id to pin, at the first meeting."""
+    adopt: tuple[Seen, ...] = ()
+    """Kafka shows them and no entry has them; the mapping says where they go."""
+    news: tuple[TopicNews, ...] = ()
+    create: tuple[Recorded, ...] = ()
+    gone: int = 0
+    """Topics that were there at the last look, and are not now, or are others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One setting of a topic that is not in Kafka as it is wished."""
+
+    field: str
+    """``partitions``, ``replication_factor`` or ``config[<name>]``."""
+    wanted: str
+    found: str
+
+
+def compare(
+    recorded: Iterable[Recorded], survey: Survey, *, pinned: str = "", acknowledged: int = 0
+) -> Comparison:
+    """Compare the topics of the tree with those of Kafka.
+
+    Args:
+        recorded: every topic at or below the mount point, in any order. It must have been read
+            *before* the survey was made: what is created meanwhile is then never taken for gone.
+        survey: what Kafka shows.
+        pinned: Kafka's own id that this directory belongs to; empty = none yet.
+        acknowledged: so many topics may be gone now without stopping anything.
+    """
+    if pinned and survey.cluster_id != pinned:
+        return Comparison(stop=_another_kafka(recorded, survey, pinned))
+    names: set[str] = set()
+    news: list[TopicNews] = []
+    create: list[Recorded] = []
+    gone: list[str] = []
+    present = 0
+    for one in recorded:
+        topic = one.topic
+        names.add(topic.physical_name)
+        match topic.provision:
+            case Provision.PENDING:
+                create.append(one)
+            case Provision.ACTIVE | Provision.MISSING | Provision.REPLACED:
+                seen = survey.topics.get(topic.physical_name)
+                if topic.provision is Provision.ACTIVE:
+                    present += 1
+                    if _is_gone(topic, seen):
+                        gone.append(topic.physical_name)
+                if (learnt := _news(one, seen)) is not None:
+                    news.append(learnt)
+            case Provision.FAILED | Provision.DETACHED | Provision.DELETING:
+                pass
+    if trips_guard(len(gone), present) and len(gone) > acknowledged:
+        return Comparison(stop=_vanished(gone, present), gone=len(gone))
+    adopt = (
+        seen
+        for name, seen in survey.topics.items()
+        # Without a partition it is only half made: the next sweep sees it whole.
+        if name not in names and not seen.internal and seen.partitions
+    )
+    return Comparison(
+        pin="" if pinned else survey.cluster_id,
+        adopt=tuple(adopt),
+        news=tuple(news),
+        create=tuple(create),
+        gone=len(gone),
+    )
+
+
+def trips_guard(gone: int, present: int) -> bool:
+    """Whether so many of the topics that were there are too many to be gone at once."""
+    return gone >= VANISH_FLOOR and gone * 100 > present * VANISH_PERCENT
+
+
+def differences(topic: Topic, seen: Seen | None = None) -> tuple[Difference, ...]:
+    """Where a topic's own policies differ from what Kafka has, in order of field.
+
+    ``seen`` None: compare with what was last recorded of it.
+    """
+    partitions = seen.partitions if seen and seen.partitions else topic.partitions
+    replicas = seen.replication_factor if seen and seen.partitions else topic.replication_factor
+    wanted = topic.policies
+    found = [
+        Difference(f"config[{name}]", _shown(value), _shown(topic.observed_config.get(name)))
+        for name, value in sorted(wanted.topic_config.items())
+        if topic.observed_config.get(name) != value
+    ]
+    # Partitions of a topic only ever grow, so more on record than Kafka has is a wish.
+    wish = wanted.partitions or max(topic.partitions, partitions)
+    if wish != partitions:
+        found.append(Difference("partitions", str(wish), str(partitions)))
+    if wanted.replication_factor and wanted.replication_factor != replicas:
+        found.append(
+            Difference("replication_factor", str(wanted.replication_factor), str(replicas))
+        )
+    return tuple(found)
+
+
+def config_news(one: Recorded, observed: Mapping[str, str]) -> TopicNews | None:
+    """What to record once a topic's configs were read; None = all is on record."""
+    topic = one.topic
+    if dict(topic.observed_config) == dict(observed):
+        return None
+    drift = len(differences(replace(topic, observed_config=observed)))
+    return TopicNews(
+        path=one.path, entry_id=topic.entry_id, observed_config=observed, drift_count=drift
+    )
+
+
+def show_id(topic_id: bytes) -> str:
+    """A topic id as Kafka's own tools print it."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=") or "unknown"
+
+
+def _shown(value: str | None) -> str:
+    return DEFAULT if value is None else value
+
+
+def _is_other(topic: Topic, seen: Seen) -> bool:
+    return bool(topic.topic_id and seen.topic_id and topic.topic_id != seen.topic_id)
+
+
+def _is_gone(topic: Topic, seen: Seen | None) -> bool:
+    return seen is None or _is_other(topic, seen)
+
+
+def _news(one: Recorded, seen: Seen | None) -> TopicNews | None:
+    """What to record of a topic that is, or was, in Kafka; None = all is on record."""
+    topic = one.topic
+    if seen is None:
+        if topic.provision is Provision.MISSING:
+            return None
+        return TopicNews(
+            path=one.path,
+            entry_id=topic.entry_id,
+            provision=Provision.MISSING,
+            provision_message="Kafka no longer shows this topic",
+        )
+    if _is_other(topic, seen):
+        message = (
+            f"Kafka shows this name with another topic id: {show_id(seen.topic_id)}, recorded is "
+            f"{show_id(topic.topic_id)}"
+        )
+        if topic.provision is Provision.REPLACED and topic.provision_message == message:
+            return None
+        return TopicNews(
+            path=one.path,
+            entry_id=topic.entry_id,
+            provision=Provision.REPLACED,
+            provision_message=message,
+        )
+    return _news_of_same(one, seen)
+
+
+def _news_of_same(one: Recorded, seen: Seen) -> TopicNews | None:
+    topic = one.topic
+    back = topic.provision is not Provision.ACTIVE
+    changes: dict[str, object] = {}
+    if back:
+        changes |= {"provision": Provision.ACTIVE, "provision_message": ""}
+    if seen.topic_id and not topic.topic_id:
+        changes["topic_id"] = seen.topic_id
+    if seen.partitions > topic.partitions:
+        changes["partitions"] = seen.partitions
+    if seen.partitions and seen.replication_factor != topic.replication_factor:
+        changes["replication_factor"] = seen.replication_factor
+    drift = len(differences(topic, seen))
+    if drift != topic.drift_count:
+        changes["drift_count"] = drift
+    if not changes:
+        return None
+    return TopicNews(path=one.path, entry_id=topic.entry_id, **changes)  # type: ignore[arg-type]
+
+
+def _vanished(gone: list[str], present: int) -> Stop:
+    return Stop(
+        f"{len(gone)} of {present} topics vanished from Kafka or changed their topic id at once: "
+        f"{_some(gone)}; nothing is done until this is acknowledged",
+        gone=len(gone),
+    )
+
+
+def _another_kafka(recorded: Iterable[Recorded], survey: Survey, pinned: str) -> Stop:
+    known = [one.topic for one in recorded if one.topic.provision is Provision.ACTIVE]
+    gone = sum(_is_gone(topic, survey.topics.get(topic.physical_name)) for topic in known)
+    return Stop(
+        f"another Kafka cluster answers: {survey.cluster_id}, this directory belongs to {pinned}; "
+        f"{gone} of {len(known)} topics are not there; nothing is done until the right one is back "
+        f"or this one is acknowledged",
+        gone=gone,
+        kafka_id=survey.cluster_id,
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    shown = ", ".join(ordered[:_NAMED])
+    return f"{shown}, …" if len(ordered) > _NAMED else shown
