@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.kdir-setup
 SOURCES := resolver directory deploy bench tests
 
+# Start-up is part of what is tested and measured: with bytecode, as everybody has it.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup servers proto proto-baseline check fix test demo demo-down bench clean
 
