@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from bisect import bisect_left
 from typing import Any
@@ -23,13 +24,14 @@ def check_shape(tree: SortedMap[str, int]) -> None:
     """
 
     def visit(node: Any, height: int, low: str | None, high: str | None, *, is_root: bool) -> int:
-        keys, below = node
+        keys, below, *tags = node
         assert list(keys) == sorted(set(keys))
         assert all(low is None or low <= key for key in keys)
         assert all(high is None or key < high for key in keys)
         assert len(below) <= sorted_map._MOST
         if height == 0:
             assert len(keys) == len(below)
+            assert tags == [bytes(hash(key) & 0xFF for key in keys)]
             assert is_root or len(below) >= sorted_map._LEAST
             return len(keys)
         assert len(keys) == len(below) - 1
@@ -155,3 +157,10 @@ def test_setting_the_same_value_is_no_change() -> None:
     tree = SortedMap.of([("a", "x")])
     assert tree.set("a", tree.get("a", "")) is tree
     assert tree.delete("b") is tree
+
+
+def test_pickled_it_finds_its_keys_in_another_process() -> None:
+    tree = SortedMap.of((f"{number}", number) for number in range(1000))
+    remade = pickle.loads(pickle.dumps(tree))  # noqa: S301 -- our own bytes
+    assert remade == tree
+    assert remade.get("500") == 500
