@@ -201,7 +201,7 @@ class DatabaseFile:
         try:
             with self.writing() as connection:
                 # Now rather than by whichever connection closes last, so that the note is right.
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
                 self._note(head_of(connection))
         except (StoreAway, Incompatible, sqlite3.Error):
             pass  # nothing is lost: the write-ahead log is read at the next start

@@ -1,0 +1,23 @@
+"""The store contract, run against every store there is."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from directory.store.base import Store
+from tests.conformance.store.places import PLACES, Place
+
+
+@pytest.fixture(params=PLACES, ids=lambda kind: kind.__name__)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty place for a store, of each kind."""
+    with ExitStack() as cleanup:
+        yield request.param(tmp_path, cleanup)
+
+
+@pytest.fixture
+def store(place: Place) -> Store:
+    """A new store of cluster ``la``."""
+    return place.open()

@@ -1,0 +1,99 @@
+"""Where stores live in tests: each kind knows how to open, back up, restore and forget history."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import IO, Protocol
+
+from directory.store.addresses import open_store
+from directory.store.base import Put, Store, Transaction
+from directory.store.sqlite import SqliteStore, database_path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Place(Protocol):
+    """A store's place: many stores, in many processes, may be open there at once."""
+
+    address: str
+
+    def open(self, cluster: str = "la", cluster_id: str | None = None) -> Store:
+        """A store there; closed by the fixture at the latest."""
+
+    def forget_history(self) -> None:
+        """Makes the store keep nothing of what led to its newest revision."""
+
+    def backup(self) -> None:
+        """Keeps the store as it is now."""
+
+    def restore(self) -> None:
+        """Puts the backup back, as an operator would while no server runs."""
+
+
+class SqlitePlace:
+    """A sqlite file in a folder of its own."""
+
+    def __init__(self, folder: Path, cleanup: ExitStack) -> None:
+        self.path = folder / "store.db"
+        self.address = f"sqlite:///{self.path}"
+        self._backup = folder / "backup.db"
+        self._cleanup = cleanup
+
+    def open(self, cluster: str = "la", cluster_id: str | None = None) -> Store:
+        store = open_store(self.address, cluster, cluster_id)
+        self._cleanup.callback(store.close)
+        return store
+
+    def forget_history(self) -> None:
+        with closing(SqliteStore(database_path(self.address), "la", history_writes=0)) as store:
+            for _ in range(3):
+                store.commit(Transaction((), (Put(b"forget", b""),)))
+
+    def backup(self) -> None:
+        self._backup.unlink(missing_ok=True)
+        with closing(sqlite3.connect(self.path)) as source:
+            source.execute("VACUUM INTO ?", (str(self._backup),))
+
+    def restore(self) -> None:
+        for leftover in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + leftover).unlink(missing_ok=True)
+        shutil.copyfile(self._backup, self.path)
+
+
+PLACES: Sequence[type[SqlitePlace]] = [SqlitePlace]
+"""Another kind of store joins the suite here."""
+
+
+def start_worker(place: Place, task: str, *arguments: str) -> subprocess.Popen[str]:
+    """Runs ``worker.py`` in a process of its own; its output is read line by line."""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            str(Path(__file__).with_name("worker.py")),
+            task,
+            place.address,
+            *arguments,
+        ],
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def output_of(worker: subprocess.Popen[str]) -> IO[str]:
+    """What the worker prints."""
+    assert worker.stdout is not None
+    return worker.stdout
+
+
+def say_go(worker: subprocess.Popen[str]) -> None:
+    """Lets a worker that said ``ready`` begin."""
+    assert worker.stdin is not None
+    worker.stdin.write("go\n")
+    worker.stdin.flush()

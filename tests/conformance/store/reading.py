@@ -1,0 +1,74 @@
+"""Short forms that the suite reads stores with."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from directory.store.base import (
+    Changes,
+    Committed,
+    Guard,
+    Put,
+    Remove,
+    Store,
+    Transaction,
+    Watch,
+    Write,
+)
+
+
+def put(store: Store, *pairs: tuple[bytes, bytes], guards: Sequence[Guard] = ()) -> Committed:
+    """Commits some puts, which must succeed."""
+    writes = tuple(Put(key, value) for key, value in pairs)
+    done = store.commit(Transaction(tuple(guards), writes))
+    assert isinstance(done, Committed), done
+    return done
+
+
+def remove(store: Store, *keys: bytes) -> Committed:
+    """Commits some removals."""
+    done = store.commit(Transaction((), tuple(Remove(key) for key in keys)))
+    assert isinstance(done, Committed), done
+    return done
+
+
+def everything(store: Store, prefixes: Sequence[bytes] = (b"",)) -> dict[bytes, bytes]:
+    """All rows of the newest revision; their order is checked."""
+    rows = [row for page in store.load(prefixes).pages() for row in page]
+    assert [key for key, _ in rows] == sorted(key for key, _ in rows)
+    return dict(rows)
+
+
+@contextmanager
+def following(store: Store, after: int = 0, commit_id: str = "") -> Iterator[Watch]:
+    """A watch that is closed at the end."""
+    watch = store.watch(after, commit_id)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def until(watch: Watch, revision: int, timeout_seconds: float = 30.0) -> list[Changes]:
+    """What the watch yields up to a revision."""
+    seen: list[Changes] = []
+    while not seen or seen[-1].revision < revision:
+        more = watch.next(timeout_seconds)
+        assert more, f"nothing after {seen[-1].revision if seen else 'the start'}"
+        seen.extend(more)
+    return seen
+
+
+def apply(rows: dict[bytes, bytes], changes: Iterable[Changes]) -> dict[bytes, bytes]:
+    """The naive replica: what a follower of these changes holds."""
+    for change in changes:
+        for write in change.writes:
+            _apply(rows, write)
+    return rows
+
+
+def _apply(rows: dict[bytes, bytes], write: Write) -> None:
+    match write:
+        case Put(key, value):
+            rows[key] = value
+        case Remove(key):
+            rows.pop(key, None)

@@ -1,0 +1,55 @@
+"""Another process at the same store; the tests kill it. Not a test itself."""
+
+import sys
+import time
+
+from directory.store.addresses import open_store
+from directory.store.base import Committed, KeyIs, Put, Store, Transaction
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)  # noqa: T201 - its output is read by the test
+
+
+def await_go() -> None:
+    say("ready")
+    sys.stdin.readline()
+
+
+def write(store: Store, name: str) -> None:
+    """Commits for ever, each time two keys at once, and says what was acknowledged."""
+    await_go()
+    for number in range(1_000_000):
+        value = b"%d" % number
+        done = store.commit(
+            Transaction(
+                (),
+                (Put(f"{name}/{number}".encode(), value), Put(f"last/{name}".encode(), value)),
+            )
+        )
+        assert isinstance(done, Committed)
+        say(number, done.revision, done.commit_id)
+
+
+def race(store: Store, name: str, rounds: str) -> None:
+    """Tries to be the first to make each of some keys, and says which it made."""
+    await_go()
+    for number in range(int(rounds)):
+        key = f"race/{number}".encode()
+        done = store.commit(Transaction((KeyIs(key, None),), (Put(key, name.encode()),)))
+        say(number, "won" if isinstance(done, Committed) else "lost")
+
+
+def lead(store: Store, role: str, name: str) -> None:
+    """Takes a role and keeps it until it is killed."""
+    leadership = store.elect(role, name)
+    assert leadership is not None
+    say("leads", leadership.guard.value.hex() if leadership.guard.value else "")
+    time.sleep(60)
+
+
+TASKS = {"write": write, "race": race, "lead": lead}
+
+if __name__ == "__main__":
+    task, address, *arguments = sys.argv[1:]
+    TASKS[task](open_store(address, "la"), *arguments)
