@@ -9,7 +9,7 @@ SOURCES := resolver directory deploy bench tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers proto proto-baseline check fix test demo demo-down bench clean
+.PHONY: help setup servers etcd proto proto-baseline check fix test demo demo-down bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 
 servers: setup ## fetch the local servers (Kafka, Delta's jars) into the cache
 	@$(BIN)/python -m deploy.local
+
+etcd: setup ## build etcd into the cache, for the tests of its store (needs Go)
+	@$(BIN)/python -m deploy.local etcd
 
 proto: setup ## regenerate what is made from proto/; refuses to break clients
 	@$(BIN)/python -m deploy.tools.generate

@@ -1,14 +1,19 @@
-"""`python -m deploy.local [NAME…]`: fetches the named local servers (all, if none is named)."""
+"""`python -m deploy.local [NAME…]`: fetches the named local servers, or those that tests need."""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.local import kafka, spark
+from deploy.local import etcd, kafka, spark
 from deploy.local.cache import ServerUnavailable
 from deploy.local.java import java
 
-_SERVERS: dict[str, Callable[[], Path]] = {"kafka": kafka.fetch, "delta": spark.fetch}
+_SERVERS: dict[str, Callable[[], Path]] = {
+    "kafka": kafka.fetch,
+    "delta": spark.fetch,
+    "etcd": etcd.fetch,
+}
+_ON_JAVA = ("kafka", "delta")
 
 
 def main(names: list[str]) -> int:
@@ -18,8 +23,9 @@ def main(names: list[str]) -> int:
         print(f"unknown: {', '.join(unknown)}; known: {', '.join(_SERVERS)}", file=sys.stderr)
         return 2
     try:
-        java()
-        for name in names or _SERVERS:
+        for name in names or _ON_JAVA:
+            if name in _ON_JAVA:
+                java()  # said before a long download, not after
             _SERVERS[name]()
     except ServerUnavailable as reason:
         print(reason, file=sys.stderr)

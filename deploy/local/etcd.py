@@ -1,0 +1,217 @@
+"""Runs a real etcd cluster on loopback, each member a process that can be paused or killed.
+
+It speaks only etcd's health endpoint: what is in the store is its user's business.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from deploy.local import cache
+from deploy.local.cache import ServerUnavailable
+from deploy.local.ports import LOOPBACK, free_port
+from deploy.local.process import LocalProcess, StartFailed
+
+VERSION = "3.6.6"
+SOURCE = Path(__file__).parent / "etcd"
+_START_SECONDS = 60
+
+
+def fetch() -> Path:
+    """The folder with the etcd program, built by Go if missing.
+
+    Raises:
+        ServerUnavailable: Go is missing, or failed.
+    """
+    return cache.provide(_folder(), _build)
+
+
+def installed() -> Path:
+    """The etcd program; builds nothing.
+
+    Raises:
+        ServerUnavailable: it is not there yet.
+    """
+    folder = cache.find(_folder())
+    if folder is None:
+        raise ServerUnavailable("etcd is not in the cache: run `make etcd`.")
+    return folder / "etcd"
+
+
+def _folder() -> str:
+    parts = (SOURCE / name for name in ("go.mod", "go.sum", "main.go"))
+    digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts))
+    return f"etcd-{VERSION}-{digest.hexdigest()[:8]}"
+
+
+def _build(target: Path) -> None:
+    if shutil.which("go") is None:
+        raise ServerUnavailable("Go is needed to build etcd: install Go 1.24 or newer.")
+    done = subprocess.run(
+        ["go", "build", "-trimpath", "-ldflags=-s -w", "-o", target / "etcd", "."],
+        cwd=SOURCE,
+        env=os.environ | {"GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ServerUnavailable(f"Go could not build etcd:\n{done.stderr.strip()}")
+
+
+class EtcdMember:
+    """One member of a cluster; it keeps its ports and data whatever happens to it."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.directory = directory
+        self.port = free_port()
+        self.peer_port = free_port()
+        self._process: LocalProcess | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients connect: host:port."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def peer(self) -> str:
+        """How the cluster's other members know it: name=URL."""
+        return f"{self.name}=http://{LOOPBACK}:{self.peer_port}"
+
+    @property
+    def process(self) -> LocalProcess:
+        """The process of a member that was started.
+
+        Raises:
+            RuntimeError: it never was.
+        """
+        if self._process is None:
+            raise RuntimeError(f"etcd member {self.name} was never started")
+        return self._process
+
+    def join(self, command: list[str | Path]) -> None:
+        """Start for the first time, by the command that says which cluster this is."""
+        own = [
+            f"--name={self.name}",
+            f"--data-dir={self.directory / 'data'}",
+            f"--listen-client-urls=http://{self.endpoint}",
+            f"--advertise-client-urls=http://{self.endpoint}",
+            f"--listen-peer-urls=http://{LOOPBACK}:{self.peer_port}",
+            f"--initial-advertise-peer-urls=http://{LOOPBACK}:{self.peer_port}",
+        ]
+        self.directory.mkdir()
+        self._process = LocalProcess([*command, *own], self.directory / "etcd.log")
+        self._process.start()
+
+    def start(self) -> None:
+        """Start again, on its data; without a quorum it will be there, and not ready."""
+        self.process.start()
+
+    def await_ready(self) -> None:
+        """Return once it answers linearizable reads, which needs a quorum.
+
+        Raises:
+            StartFailed: with the last lines of its log.
+        """
+        self.process.await_ready(self.healthy, _START_SECONDS)
+
+    def healthy(self) -> bool:
+        """Whether it answers a linearizable read now."""
+        try:
+            with urlopen(f"http://{self.endpoint}/health", timeout=2) as page:
+                return bool(json.load(page)["health"] == "true")
+        except (URLError, TimeoutError, ConnectionError):
+            return False
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        self.process.stop()
+
+    def kill(self) -> None:
+        """SIGKILL: the crash of a member."""
+        self.process.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay open, nothing answers."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`."""
+        self.process.resume()
+
+
+class EtcdCluster:
+    """A cluster of members with data in a folder of its own, removed when the context ends.
+
+    To cut a member off from its quorum, pause the others.
+    """
+
+    def __init__(self, members: int = 3) -> None:
+        self._program = installed()
+        self._member_count = members
+        self.directory = Path(tempfile.mkdtemp(prefix="kdir-etcd-"))
+        self.members: list[EtcdMember] = []
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Every member's host:port."""
+        return [member.endpoint for member in self.members]
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _start(self) -> None:
+        for attempts_left in (2, 1, 0):
+            self._join(self.directory / f"try-{attempts_left}")
+            try:
+                for member in self.members:
+                    member.await_ready()
+            except StartFailed:
+                logs = [member.process.tail(100) for member in self.members]
+                taken = any("address already in use" in log for log in logs)
+                if not (taken and attempts_left):
+                    raise
+                for member in self.members:
+                    member.kill()
+            else:
+                return
+
+    def _join(self, directory: Path) -> None:
+        directory.mkdir()
+        names = [f"member-{number}" for number in range(self._member_count)]
+        self.members = [EtcdMember(name, directory / name) for name in names]
+        command: list[str | Path] = [
+            self._program,
+            f"--initial-cluster={','.join(member.peer for member in self.members)}",
+            f"--initial-cluster-token={directory}",
+            "--log-level=warn",
+        ]
+        for member in self.members:
+            member.join(command)
+
+    def _end(self) -> None:
+        for member in self.members:
+            member.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
