@@ -1,0 +1,478 @@
+"""The config of one directory server, as read from TOML; refuses every key that it does not know.
+
+Every mistake is one sentence that names the key, what was found and what would be right
+(``ConfigError``; the server ends with exit code 2 and has touched nothing).
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import pathlib
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, NoReturn, TypeVar
+
+from directory.namespace.entry import LinkMode, LinkWrites
+from resolver.errors import KdirError
+from resolver.path import ROOT, Path
+
+__all__ = [
+    "ASPECTS",
+    "DEFAULT_LISTEN",
+    "ConfigError",
+    "KafkaConfig",
+    "Limits",
+    "Listener",
+    "MappingRule",
+    "ServerConfig",
+    "SiteLink",
+    "load_configs",
+    "parse_config",
+]
+
+DEFAULT_LISTEN: Final = "127.0.0.1:7420"
+ASPECTS: Final = ("create", "configs", "acls", "delete")
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class ConfigError(Exception):
+    """The config is wrong; one sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """How clients reach the cluster's brokers. Never a secret."""
+
+    name: str
+    bootstrap_servers: tuple[str, ...]
+    security_protocol: str = "PLAINTEXT"
+    sasl_mechanism: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MappingRule:
+    """One ordered rule of adoption: which physical names it takes, and where they go."""
+
+    match: str
+    split_on: str = ""
+    into: str = ""
+    strip_prefix: str = ""
+    ignore: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaConfig:
+    """The Kafka cluster behind a directory."""
+
+    bootstrap: tuple[str, ...]
+    ceiling: frozenset[str] = frozenset()
+    split_on: str = ""
+    rules: tuple[MappingRule, ...] = ()
+    listeners: tuple[Listener, ...] = ()
+    sweep_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLink:
+    """A link that only this site's directories serve."""
+
+    path: Path
+    targets: tuple[Path, ...]
+    mode: LinkMode = LinkMode.FIRST
+    writes: LinkWrites = LinkWrites.STAY
+    fall_back_on_absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one server. Seconds, unless the name says otherwise."""
+
+    call_seconds: float = 30.0
+    """No call works longer than this, whatever deadline it came with, or without one."""
+    max_stale_seconds: float = 86_400.0
+    """With the store away, reads are answered (marked stale) for so long."""
+    message_bytes: int = 4 * 1024 * 1024
+    """Largest request."""
+    batch_paths: int = 10_000
+    """Paths of one BatchResolve."""
+    streams: int = 2_000
+    """Watches and links at a time."""
+    workers: int = 8
+    """Threads for calls that are not streams."""
+    concurrent_calls: int = 4_096
+    """Calls at a time; one more is RESOURCE_EXHAUSTED."""
+    referral_seconds: int = 60
+    """Lifetime of a referral, from the owner's word."""
+    answer_seconds: int = 60
+    """Lifetime of an answer."""
+    absent_seconds: int = 5
+    """Lifetime of an absent."""
+    heartbeat_seconds: float = 2.0
+    """Parent and child are never silent for longer."""
+    drain_seconds: float = 5.0
+    """After SIGTERM, calls under way have so long to end."""
+    watch_queue: int = 10_000
+    """Changes that a watcher may lag behind before it is told to resync."""
+    kept_changes: int = 100_000
+    """Change events kept in the store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """One cluster's directory server."""
+
+    cluster: str
+    mount: Path
+    store: str
+    site: str = ""
+    listen: str = DEFAULT_LISTEN
+    advertise: tuple[str, ...] = ()
+    parent: tuple[str, ...] = ()
+    kafka: KafkaConfig | None = None
+    links: tuple[SiteLink, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def quick(cls, mount: Path, **settings: Any) -> ServerConfig:
+        """The config that ``kdir server --mount PATH`` stands for: everything else by default."""
+        cluster = settings.pop("cluster", "") or default_cluster(mount)
+        store = settings.pop("store", "") or default_store(cluster)
+        return cls(cluster=cluster, mount=mount, store=store, **settings)
+
+
+def default_cluster(mount: Path) -> str:
+    """``/la/tracking`` is called ``la-tracking``, and ``/`` is called ``root``."""
+    return "-".join(mount.segments) or "root"
+
+
+def default_store(cluster: str) -> str:
+    """An sqlite file in the user's state folder (XDG base directories)."""
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return f"sqlite:///{pathlib.Path(home, 'kdir', f'{cluster}.sqlite').absolute()}"
+
+
+def load_configs(names: Sequence[str]) -> list[ServerConfig]:
+    """Read config files; a folder stands for its ``*.toml`` in name order.
+
+    Raises:
+        ConfigError: a file cannot be read or is wrong; it is named.
+    """
+    files: list[pathlib.Path] = []
+    for name in names:
+        place = pathlib.Path(name)
+        found = sorted(place.glob("*.toml")) if place.is_dir() else [place]
+        if not found:
+            raise ConfigError(f"{name}: no *.toml file in this folder")
+        files.extend(found)
+    configs = [_load(file) for file in files]
+    seen: dict[str, pathlib.Path] = {}
+    for config, file in zip(configs, files, strict=True):
+        for key in (f"cluster {config.cluster!r}", f"store {config.store!r}"):
+            if key in seen:
+                raise ConfigError(f"{file}: {key} is also that of {seen[key]}")
+            seen[key] = file
+    return configs
+
+
+def _load(file: pathlib.Path) -> ServerConfig:
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not TOML: {error}") from error
+    try:
+        return parse_config(document, base=file.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) -> ServerConfig:
+    """Make a config of a TOML document. Relative sqlite paths are below ``base``.
+
+    Raises:
+        ConfigError: naming the key, what was found and what would be right.
+    """
+    top = _Table(document, "")
+    mount = top.path("mount", ROOT)
+    cluster = top.text("cluster", default_cluster(mount))
+    listen = top.text("listen", DEFAULT_LISTEN)
+    check_loopback(listen)
+    for key in ("tls", "auth"):
+        if top.take(key, None) is not None:
+            raise ConfigError(
+                f"[{key}]: this version of kdir knows no identities yet; it listens on loopback only"
+            )
+    config = ServerConfig(
+        cluster=_name("cluster", cluster),
+        mount=mount,
+        store=_store(top.text("store", default_store(cluster)), base),
+        site=top.text("site", ""),
+        listen=listen,
+        advertise=top.addresses("advertise"),
+        parent=top.addresses("parent"),
+        kafka=_kafka(top.table("kafka")),
+        links=_links(top.table("links"), mount),
+        limits=_limits(top.table("limits")),
+    )
+    top.done()
+    return config
+
+
+class _Table:
+    """A TOML table that remembers which of its keys were asked for."""
+
+    def __init__(self, values: Mapping[str, Any], name: str) -> None:
+        self._values = dict(values)
+        self._name = name
+        self._known: list[str] = []
+
+    def where(self, key: str) -> str:
+        return f"{self._name}.{key}" if self._name else key
+
+    def take(self, key: str, default: Any) -> Any:
+        self._known.append(key)
+        return self._values.pop(key, default)
+
+    def fail(self, key: str, found: object, right: str) -> NoReturn:
+        raise ConfigError(f"{self.where(key)}: found {found!r}; {right}")
+
+    def text(self, key: str, default: str) -> str:
+        value = self.take(key, default)
+        if not isinstance(value, str):
+            self.fail(key, value, "a text would be right")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self.take(key, False)
+        if not isinstance(value, bool):
+            self.fail(key, value, "true or false would be right")
+        return value
+
+    def path(self, key: str, default: Path) -> Path:
+        value = self.text(key, str(default))
+        return _parsed(self.where(key), value)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.take(key, [])
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+            self.fail(key, value, "a list of texts would be right")
+        return tuple(value)
+
+    def addresses(self, key: str) -> tuple[str, ...]:
+        found = self.texts(key)
+        for address in found:
+            if _split_address(address) is None:
+                self.fail(key, address, "host:port would be right")
+        return found
+
+    def table(self, key: str) -> _Table | None:
+        value = self.take(key, None)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            self.fail(key, value, f"a table [{self.where(key)}] would be right")
+        return _Table(value, self.where(key))
+
+    def rest(self) -> dict[str, Any]:
+        """All keys, for tables whose keys are data."""
+        values, self._values = self._values, {}
+        return values
+
+    def done(self) -> None:
+        for key in self._values:
+            near = difflib.get_close_matches(key, self._known, n=1, cutoff=0.0)
+            raise ConfigError(f"unknown key {self.where(key)!r}; the nearest known one is {near[0]!r}")
+
+
+def _parsed(where: str, text: str) -> Path:
+    try:
+        return Path.parse(text)
+    except KdirError as error:
+        raise ConfigError(f"{where}: {error.message}") from error
+
+
+def _name(key: str, value: str) -> str:
+    allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    if not value or len(value) > 249 or not set(value) <= allowed:
+        raise ConfigError(f"{key}: found {value!r}; 1 to 249 of a-z A-Z 0-9 . _ - would be right")
+    return value
+
+
+def _split_address(address: str) -> tuple[str, int] | None:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
+        return None
+    return host.strip("[]"), int(port)
+
+
+def check_loopback(listen: str) -> None:
+    """Without identities a server listens on loopback only (DESIGN §10).
+
+    Raises:
+        ConfigError: not ``host:port``, or not a loopback address.
+    """
+    parts = _split_address(listen)
+    if parts is None:
+        raise ConfigError(f"listen: found {listen!r}; host:port such as {DEFAULT_LISTEN} would be right")
+    host = parts[0]
+    if host == "localhost":
+        return
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    except ValueError:
+        pass
+    raise ConfigError(
+        f"listen: found {listen!r}; without [tls] a server listens on loopback only, such as "
+        f"127.0.0.1:{parts[1]}"
+    )
+
+
+def _store(address: str, base: pathlib.Path | None) -> str:
+    scheme, separator, rest = address.partition("://")
+    if not separator or scheme not in {"sqlite", "etcd"}:
+        raise ConfigError(
+            f"store: found {address!r}; sqlite:///FILE or etcd://HOST:PORT,…/PREFIX would be right"
+        )
+    if scheme == "sqlite":
+        name = rest[1:]
+        if not rest.startswith("/") or not name or name.endswith("/"):
+            raise ConfigError(
+                f"store: found {address!r}; sqlite:////absolute/file, or sqlite:///file beside the "
+                f"config, would be right"
+            )
+        return f"sqlite:///{((base or pathlib.Path.cwd()) / name).absolute()}"
+    return address
+
+
+def _kafka(table: _Table | None) -> KafkaConfig | None:
+    if table is None:
+        return None
+    bootstrap = table.addresses("bootstrap")
+    if not bootstrap:
+        raise ConfigError("kafka.bootstrap: missing; host:port of a broker would be right")
+    ceiling = table.texts("ceiling")
+    for aspect in ceiling:
+        if aspect not in (*ASPECTS, "observe"):
+            table.fail("ceiling", aspect, f"of {', '.join(ASPECTS)}, or observe alone, would be right")
+    sweep = table.take("sweep_seconds", 30.0)
+    if isinstance(sweep, bool) or not isinstance(sweep, int | float) or sweep <= 0:
+        table.fail("sweep_seconds", sweep, "a number of seconds above 0 would be right")
+    config = KafkaConfig(
+        bootstrap=bootstrap,
+        ceiling=frozenset(ceiling) - {"observe"},
+        split_on=table.text("split_on", ""),
+        rules=_rules(table.take("rules", [])),
+        listeners=_listeners(table.table("listeners"), bootstrap),
+        sweep_seconds=float(sweep),
+    )
+    table.done()
+    return config
+
+
+def _listeners(table: _Table | None, bootstrap: tuple[str, ...]) -> tuple[Listener, ...]:
+    if table is None:
+        return (Listener("default", bootstrap),)
+    listeners = []
+    for name, value in table.rest().items():
+        if not isinstance(value, dict):
+            table.fail(name, value, "a table with bootstrap, protocol, mechanism would be right")
+        one = _Table(value, table.where(name))
+        listener = Listener(
+            name,
+            one.addresses("bootstrap") or bootstrap,
+            one.text("protocol", "PLAINTEXT"),
+            one.text("mechanism", ""),
+        )
+        if listener.security_protocol not in _PROTOCOLS:
+            one.fail("protocol", listener.security_protocol, f"one of {', '.join(_PROTOCOLS)}")
+        one.done()
+        listeners.append(listener)
+    return tuple(listeners)
+
+
+def _rules(values: object) -> tuple[MappingRule, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ConfigError("kafka.rules: an array of tables [[kafka.rules]] would be right")
+    rules = []
+    for number, value in enumerate(values, start=1):
+        table = _Table(value, f"kafka.rules[{number}]")
+        rule = MappingRule(
+            match=table.text("match", "*"),
+            split_on=table.text("split_on", ""),
+            into=table.text("into", ""),
+            strip_prefix=table.text("strip_prefix", ""),
+            ignore=table.flag("ignore"),
+        )
+        table.done()
+        rules.append(rule)
+    return tuple(rules)
+
+
+def _links(table: _Table | None, mount: Path) -> tuple[SiteLink, ...]:
+    if table is None:
+        return ()
+    links = []
+    for key, value in table.rest().items():
+        where = table.where(key)
+        path = _parsed(where, key)
+        if mount.is_prefix_of(path):
+            raise ConfigError(
+                f"{where}: a site link cannot lie at or below this server's own mount {mount}; "
+                f"use kdir ln there"
+            )
+        links.append(_site_link(path, value, where))
+    return tuple(links)
+
+
+def _site_link(path: Path, value: object, where: str) -> SiteLink:
+    if isinstance(value, str | list):
+        value = {"targets": value}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: found {value!r}; a path, a list of paths, or a table is right")
+    table = _Table(value, where)
+    targets = tuple(_parsed(f"{where}.targets", target) for target in table.texts("targets"))
+    if not targets:
+        raise ConfigError(f"{where}.targets: missing; at least one path would be right")
+    if path in targets:
+        raise ConfigError(f"{where}: the link leads to itself")
+    mode = _choice(table, "mode", LinkMode)
+    writes = _choice(table, "writes", LinkWrites)
+    link = SiteLink(path, targets, mode, writes, table.flag("fall_back_on_absent"))
+    table.done()
+    return link
+
+
+_E = TypeVar("_E", LinkMode, LinkWrites)
+
+
+def _choice(table: _Table, key: str, kind: type[_E]) -> _E:
+    names: dict[str, E] = {member.name.lower(): member for member in kind}
+    text = table.text(key, next(iter(names)))
+    if text not in names:
+        table.fail(key, text, f"one of {', '.join(names)} would be right")
+    return names[text]
+
+
+def _limits(table: _Table | None) -> Limits:
+    limits = Limits()
+    if table is None:
+        return limits
+    readers: dict[type, Callable[[Any], Any]] = {int: int, float: float}
+    for one in fields(Limits):
+        default = getattr(limits, one.name)
+        value = table.take(one.name, default)
+        wanted = type(default)
+        good = not isinstance(value, bool) and isinstance(value, int | float) and value > 0
+        if not good or (wanted is int and not isinstance(value, int)):
+            kind = "whole number" if wanted is int else "number"
+            table.fail(one.name, value, f"a {kind} above 0 would be right")
+        limits = replace(limits, **{one.name: readers[wanted](value)})
+    table.done()
+    return limits
