@@ -9,7 +9,6 @@ asking for it.
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -239,7 +238,7 @@ class ConfluentAdmin:
                 if len(batch) == 1:
                     outcomes[batch[0].name] = Refused(refused.message)
                     continue
-                # librdkafka checks some numbers itself, and then refuses the batch for one of it.
+                # Not an answer of Kafka's but of its client, to the whole batch for one of it.
                 for wish in batch:
                     outcomes.update(self.create([wish]))
         return outcomes
@@ -293,6 +292,9 @@ class ConfluentAdmin:
             raise self._error(raised.args[0], client) from None
         except TimeoutError:
             raise self._unavailable("no answer", client) from None
+        except ValueError as raised:
+            # The client checks some numbers before it asks.
+            raise KafkaRefused(str(raised)) from None
 
     def _current(self) -> AdminClient:
         from confluent_kafka import KafkaException
@@ -307,14 +309,14 @@ class ConfluentAdmin:
                 "receive.message.max.bytes": 1_000_000_000,
                 "reconnect.backoff.ms": 500,
                 "client.id": "kdir",
+                # It would write to stderr; what it has to say comes by error_cb.
+                "log_level": 0,
                 **self._properties,
                 "bootstrap.servers": self._bootstrap,
                 "error_cb": self._hear,
             }
-            # librdkafka writes to stderr on its own unless it is given a logger.
-            logger = logging.getLogger(f"{__name__}.librdkafka")
             try:
-                self._client = AdminClient(settings, logger=logger)
+                self._client = AdminClient(settings)
             except KafkaException as raised:
                 # A property that librdkafka does not know, a certificate that is not there.
                 raise KafkaRefused(f"Kafka's client: {raised.args[0].str()}") from None

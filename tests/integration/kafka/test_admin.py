@@ -1,0 +1,249 @@
+"""The edge to Kafka, on a real broker."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from deploy.local.kafka import KafkaBroker
+from deploy.local.ports import free_port
+from directory.kafka.admin import AlreadySo, ConfluentAdmin, Done, Refused, Seen, Unknown, Wish
+from resolver.errors import KafkaRefused, KafkaUnavailable
+from tests.conftest import SharedBroker
+
+
+@pytest.fixture
+def admin(kafka_broker: SharedBroker) -> Iterator[ConfluentAdmin]:
+    admin = ConfluentAdmin([kafka_broker.bootstrap])
+    yield admin
+    admin.close()
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"admin-{uuid.uuid4().hex[:8]}"
+
+
+def test_a_topic_is_created_shown_configured_and_deleted(
+    admin: ConfluentAdmin, kafka_broker: SharedBroker, prefix: str
+) -> None:
+    name = f"{prefix}.a"
+    wish = Wish(name, partitions=3, config={"retention.ms": "1000"})
+    assert admin.create([wish]) == {name: Done()}
+    survey = admin.survey()
+    assert survey.cluster_id == admin.cluster_id() == kafka_broker.cluster_id
+    seen = survey.topics[name]
+    assert (seen.partitions, seen.replication_factor, seen.internal) == (3, 1, False)
+    assert len(seen.topic_id) == 16
+    assert admin.describe([name, f"{prefix}.none", "no/name"]) == {name: seen}
+    assert admin.configs([name, f"{prefix}.none"]) == {name: {"retention.ms": "1000"}}
+    assert admin.delete([name, f"{prefix}.none"]) == {name: Done(), f"{prefix}.none": AlreadySo()}
+    assert name not in admin.survey().topics
+
+
+def test_kafkas_own_topics_are_marked(admin: ConfluentAdmin, kafka_broker: SharedBroker) -> None:
+    from confluent_kafka import Consumer
+
+    consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": "g"})
+    consumer.subscribe(["nothing"])
+    consumer.poll(5)
+    consumer.close()
+    seen = admin.survey().topics["__consumer_offsets"]
+    assert seen.internal
+
+
+def test_each_topic_has_its_own_outcome_in_kafkas_words(admin: ConfluentAdmin, prefix: str) -> None:
+    admin.create([Wish(f"{prefix}.there")])
+    outcomes = admin.create(
+        [
+            Wish(f"{prefix}.good"),
+            Wish(f"{prefix}.there"),
+            Wish(f"{prefix}_there"),
+            Wish(f"{prefix}.rf", replication_factor=3),
+            Wish(f"{prefix}.config", config={"retention.ms": "soon"}),
+            Wish(f"{prefix}.unknown", config={"no.such.config": "1"}),
+        ]
+    )
+    assert outcomes[f"{prefix}.good"] == Done()
+    assert outcomes[f"{prefix}.there"] == AlreadySo()
+    words = {
+        name.removeprefix(prefix): outcome.words
+        for name, outcome in outcomes.items()
+        if isinstance(outcome, Refused)
+    }
+    assert "collides with existing topic" in words["_there"]
+    assert "replication factor of 3 cannot be reached" in words[".rf"]
+    assert "Invalid value soon for configuration retention.ms" in words[".config"]
+    assert "no.such.config" in words[".unknown"]
+
+
+def test_a_number_that_the_client_itself_refuses_spoils_no_other_topic(
+    admin: ConfluentAdmin, prefix: str
+) -> None:
+    outcomes = admin.create([Wish(f"{prefix}.good"), Wish(f"{prefix}.many", partitions=10_000_000)])
+    assert outcomes[f"{prefix}.good"] == Done()
+    refused = outcomes[f"{prefix}.many"]
+    assert isinstance(refused, Refused)
+    assert "num_partitions" in refused.words
+
+
+def test_K9_asking_for_a_topic_never_makes_it(
+    kafka_brokers: Callable[..., KafkaBroker],
+) -> None:
+    with kafka_brokers(properties={"auto.create.topics.enable": "true"}) as broker:
+        admin = ConfluentAdmin([broker.bootstrap])
+        assert admin.describe(["ghost"]) == {}
+        assert admin.configs(["ghost"]) == {}
+        assert admin.delete(["ghost"]) == {"ghost": AlreadySo()}
+        assert dict(admin.survey().topics) == {}
+
+
+def test_K8_a_client_is_recycled_and_the_next_one_does_not_know_what_the_first_asked(
+    kafka_broker: SharedBroker,
+) -> None:
+    now = [0.0]
+    admin = ConfluentAdmin([kafka_broker.bootstrap], recycle_seconds=60, clock=lambda: now[0])
+    admin.cluster_id()
+    first = admin._client
+    now[0] = 60.0
+    admin.cluster_id()
+    assert admin._client is first
+    now[0] = 60.1
+    admin.cluster_id()
+    assert admin._client is not first
+
+
+def test_K10_nobody_at_the_address_is_unavailable_with_the_reason() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound, not listening: refused, and nobody else takes it
+        port = held.getsockname()[1]
+        admin = ConfluentAdmin([f"127.0.0.1:{port}"], timeout_seconds=1.0)
+        for ask in (
+            admin.cluster_id,
+            admin.survey,
+            lambda: admin.describe(["a"]),
+            lambda: admin.configs(["a"]),
+        ):
+            with pytest.raises(KafkaUnavailable, match="Connection refused") as raised:
+                ask()
+            assert str(port) in raised.value.message
+        assert isinstance(admin.create([Wish("a")])["a"], Unknown)
+        assert isinstance(admin.delete(["a"])["a"], Unknown)
+
+
+def test_a_server_that_accepts_and_says_nothing_is_unavailable_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        admin = ConfluentAdmin([f"127.0.0.1:{server.getsockname()[1]}"], timeout_seconds=1.0)
+        with pytest.raises(KafkaUnavailable):
+            admin.survey()
+
+
+def test_something_that_is_no_kafka_is_unavailable() -> None:
+    def greet(server: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=greet, args=(server,), daemon=True).start()
+        admin = ConfluentAdmin([f"127.0.0.1:{server.getsockname()[1]}"], timeout_seconds=1.0)
+        with pytest.raises(KafkaUnavailable):
+            admin.survey()
+
+
+def test_a_broker_that_is_killed_and_comes_back_is_found_again(
+    kafka_brokers: Callable[..., KafkaBroker],
+) -> None:
+    with kafka_brokers() as broker:
+        admin = ConfluentAdmin([broker.bootstrap], timeout_seconds=2.0)
+        admin.create([Wish("a")])
+        before = admin.survey()
+        broker.kill()
+        with pytest.raises(KafkaUnavailable):
+            admin.survey()
+        broker.start()
+        assert admin.survey() == before
+        broker.pause()
+        with pytest.raises(KafkaUnavailable):
+            admin.survey()
+        broker.resume()
+        assert isinstance(admin.describe(["a"])["a"], Seen)
+
+
+def test_a_property_that_kafkas_client_does_not_know_is_refused_by_name() -> None:
+    admin = ConfluentAdmin(["127.0.0.1:1"], properties={"no.such.property": "1"})
+    with pytest.raises(KafkaRefused, match=r"no\.such\.property"):
+        admin.survey()
+
+
+def test_observing_needs_only_describe_and_describe_configs(
+    kafka_brokers: Callable[..., KafkaBroker],
+) -> None:
+    from confluent_kafka.admin import (
+        AclBinding,
+        AclOperation,
+        AclPermissionType,
+        AdminClient,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    port, controller_port, guarded_port = free_port(), free_port(), free_port()
+    listener = f"127.0.0.1:{guarded_port}"
+    properties = {
+        **KafkaBroker.AUTHORIZER,
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port},"
+        f"SASL_PLAINTEXT://{listener}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://{listener}",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        "SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": "org.apache.kafka.common.security."
+        'plain.PlainLoginModule required user_kdir="secret";',
+    }
+    with kafka_brokers(port=port, properties=properties) as broker:
+        ConfluentAdmin([broker.bootstrap]).create(
+            [Wish("a", config={"retention.ms": "1"}), Wish("b")]
+        )
+        bindings = [
+            AclBinding(
+                ResourceType.TOPIC,
+                "a",
+                ResourcePatternType.LITERAL,
+                "User:kdir",
+                "*",
+                operation,
+                AclPermissionType.ALLOW,
+            )
+            for operation in (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+        ]
+        rights = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        for future in rights.create_acls(bindings).values():
+            future.result(10)
+        sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+        observer = ConfluentAdmin(
+            [listener], properties={**sasl, "sasl.username": "kdir", "sasl.password": "secret"}
+        )
+        assert observer.cluster_id() == broker.cluster_id
+        assert set(observer.survey().topics) == {"a"}
+        assert observer.configs(["a"]) == {"a": {"retention.ms": "1"}}
+        assert isinstance(observer.configs(["b"])["b"], Refused)
+        assert isinstance(observer.describe(["b"])["b"], Refused)
+        assert isinstance(observer.create([Wish("c")])["c"], Refused)
+        assert isinstance(observer.delete(["a"])["a"], Refused)
+        stranger = ConfluentAdmin(
+            [listener],
+            properties={**sasl, "sasl.username": "kdir", "sasl.password": "wrong"},
+            timeout_seconds=2,
+        )
+        with pytest.raises(KafkaUnavailable, match="Invalid username or password"):
+            stranger.survey()
