@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -26,7 +26,7 @@ class SharedBroker:
     cluster_id: str
 
 
-def missing(reason: object) -> None:
+def missing(reason: object) -> NoReturn:
     """Skip the test for want of a server, or fail it where servers are required.
 
     Raises:
@@ -65,7 +65,7 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[SharedBroker]:
     if named:
         from confluent_kafka.admin import AdminClient
 
-        metadata = AdminClient({"bootstrap.servers": named}).list_topics(timeout=10)
+        metadata = AdminClient({"bootstrap.servers": named, "log_level": 0}).list_topics(timeout=10)
         yield SharedBroker(named, str(metadata.cluster_id))
         return
     with request.getfixturevalue("kafka_brokers")() as broker:
@@ -79,7 +79,6 @@ def delta_jars() -> list[Path]:
         return spark.delta_jars()
     except ServerUnavailable as reason:
         missing(reason)
-        raise
 
 
 @pytest.fixture

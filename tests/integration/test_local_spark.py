@@ -29,7 +29,6 @@ def session(delta_jars: list[Path]) -> Iterator[SparkSession]:
         cluster = SparkCluster(workers=2)
     except ServerUnavailable as reason:
         missing(reason)
-        raise
     with cluster, pytest.MonkeyPatch.context() as environment:
         # The only place where Spark looks for the executors' Python; else it takes PATH's.
         environment.setenv("PYSPARK_PYTHON", sys.executable)
