@@ -6,7 +6,7 @@ The numbers of the enums are those of ``kdir.v1``; the codec (``directory/codec.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, Final, Protocol
@@ -171,7 +171,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """The place where a child cluster's tree is attached; ``epoch`` rises with each change of it."""
+    """Where a child cluster's tree is attached; ``epoch`` rises with each change of it."""
 
     kind: ClassVar[Kind] = Kind.MOUNT
 
@@ -192,7 +192,9 @@ Entry = Directory | Topic | Link | Mount
 
 
 class Codec(Protocol):
-    """How entries become the bytes that the store keeps. Pure: equal entries give equal bytes."""
+    """How entries become the bytes that the store keeps. Pure: equal entries give equal bytes, and
+    ``encode(decode(record))`` is ``record``, so that a guard can compare what is stored.
+    """
 
     def encode(self, entry: Entry) -> bytes:
         """The stored form; without path, parent or name, which are in the key."""
@@ -202,6 +204,12 @@ class Codec(Protocol):
 
         Raises:
             ValueError: the bytes are not a record of ours.
+        """
+
+    def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:
+        """The physical name of each topic's record, without making an entry of it: a million are
+        read so when a cluster is loaded. None where the record is not a topic's or cannot be read;
+        ``decode`` says why.
         """
 
 

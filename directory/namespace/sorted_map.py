@@ -134,7 +134,7 @@ class SortedMap(Generic[K, V]):
         keys: tuple[K, ...] = old[0]
         values: tuple[V, ...] = old[1]
         tags: bytes = old[2]
-        index = bisect_left(keys, key)
+        index: int = bisect_left(keys, key)
         if index < len(keys) and keys[index] == key:
             if values[index] is value:
                 return self
@@ -155,7 +155,7 @@ class SortedMap(Generic[K, V]):
         """The map without this key; itself, when the key is not there."""
         old, path = self._descend(key)
         keys = old[0]
-        index = bisect_left(keys, key)
+        index: int = bisect_left(keys, key)
         if index == len(keys) or keys[index] != key:
             return self
         leaf = tuple(part[:index] + part[index + 1 :] for part in old)

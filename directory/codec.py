@@ -1,0 +1,460 @@
+"""The stored and the sent form of entries: protobuf in, pure values out, and back.
+
+It refuses to judge values (planning does) and to know where records are kept. The stored form is a
+``kdir.v1.Entry`` without ``path``, ``etag`` and what is output only, serialized deterministically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, assert_never, cast
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+from kdir.v1 import entry_pb2, policies_pb2, watch_pb2
+
+from directory.namespace.command import Change
+from directory.namespace.entry import (
+    NO_POLICIES,
+    Directory,
+    Entry,
+    Link,
+    LinkMode,
+    LinkWrites,
+    Mount,
+    Policies,
+    Provision,
+    Topic,
+    etag_of,
+)
+from directory.namespace.snapshot import Node
+from resolver.errors import InvalidArgument, InvalidPath
+from resolver.path import Path
+
+__all__ = [
+    "ProtoCodec",
+    "change_to_proto",
+    "entry_from_proto",
+    "entry_to_proto",
+    "policies_from_proto",
+    "policies_to_proto",
+    "record_to_proto",
+]
+
+_E = TypeVar("_E", bound=IntEnum)
+
+_CONFIG_MAPS: Final = ("topic_config", "producer_defaults", "consumer_defaults", "tags")
+_SCALARS: Final = (
+    "partitions",
+    "replication_factor",
+    "max_topics",
+    "max_partitions",
+    "owner",
+    "contact",
+    "description",
+    "read_only",
+    "encryption_key_id",
+)
+_PROVISIONS: Final[frozenset[int]] = frozenset(Provision)
+_NEWER_STATE: Final = "this state is of a newer version of kdir:"
+
+
+class ProtoCodec:
+    """The namespace's ``Codec`` over ``kdir.v1.Entry``.
+
+    What a newer version stored is kept: ``decode`` puts the whole record into ``Entry.unknown``
+    when it holds more, or is written otherwise, than this version would write, and ``encode``
+    starts from it. So ``encode(decode(record)) == record`` for every record, ours or not.
+    """
+
+    def encode(self, entry: Entry) -> bytes:
+        if entry.unknown and _decode(entry.unknown) == entry:
+            return entry.unknown
+        return _stored(entry).SerializeToString(deterministic=True)
+
+    def decode(self, record: bytes) -> Entry:
+        return _decode(record)
+
+    def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:
+        return [_physical_name(record) for record in records]
+
+
+def record_to_proto(
+    record: bytes, path: str, into: entry_pb2.Entry | None = None
+) -> entry_pb2.Entry:
+    """The answer for a stored record, without making an entry of it first.
+
+    ``into`` is an empty message to fill, such as a field of the response; it is also what is given
+    back. A record that the snapshot serves can be read.
+    """
+    message = entry_pb2.Entry() if into is None else into
+    message.MergeFromString(record)
+    message.path = path
+    message.etag = f"{message.entry_id:x}-{message.change_count}"
+    return message
+
+
+def entry_to_proto(
+    entry: Entry, path: str, node: Node | None = None, into: entry_pb2.Entry | None = None
+) -> entry_pb2.Entry:
+    """The answer for an entry: as stored, with path and etag.
+
+    With ``node``, the node of a directory, how much stands directly in it is said too.
+    """
+    message = entry_pb2.Entry() if into is None else into
+    message.CopyFrom(_stored(entry))
+    message.path = path
+    message.etag = etag_of(entry)
+    if node is not None:
+        message.directory.topic_count = len(node.topics)
+        message.directory.container_count = len(node.containers)
+    return message
+
+
+def entry_from_proto(message: entry_pb2.Entry) -> Entry:
+    """The entry that a create or update request wishes for.
+
+    Ids, etag, path, who changed it when, and what is output only are ignored: the entry id is 0.
+
+    Raises:
+        InvalidArgument: naming the field, what was found and what would be right; also for a field
+            that this version does not know, since it could not be kept.
+    """
+    wished = entry_pb2.Entry()
+    wished.CopyFrom(message)
+    for field in ("entry_id", "changed_at", "changed_by"):
+        wished.ClearField(field)
+    wished.change_count = 1
+    try:
+        _refuse_newer(wished)
+        return _entry(wished, stored=False)
+    except ValueError as error:
+        raise InvalidArgument(f"entry: {error}", field="entry") from None
+
+
+def policies_to_proto(policies: Policies) -> policies_pb2.Policies:
+    """Unset fields stay unset; a cleared key is said to be cleared."""
+    message = policies_pb2.Policies()
+    _fill_policies(message, policies)
+    return message
+
+
+def policies_from_proto(message: policies_pb2.Policies) -> Policies:
+    """Back from ``policies_to_proto``.
+
+    Raises:
+        InvalidArgument: a key of a map has neither a value nor is it cleared, or there is a field
+            that this version does not know.
+    """
+    try:
+        _refuse_newer(message)
+        return _policies(message, stored=False)
+    except ValueError as error:
+        raise InvalidArgument(str(error), field="policies") from None
+
+
+def change_to_proto(
+    change: Change,
+    *,
+    time_ms: int,
+    revision: int = 0,
+    position: int = 0,
+    principal: str = "",
+    cluster_id: str = "",
+    request_id: str = "",
+) -> watch_pb2.ChangeEvent:
+    """The event of a change (PIP-39). ``revision`` is 0 until the change is committed."""
+    event = watch_pb2.ChangeEvent(
+        action=_action(change),
+        kind=cast("entry_pb2.EntryKind", change.kind.value),
+        entry_id=change.entry_id,
+        parent_id=change.parent_id,
+        path=str(change.path),
+        path_before="" if change.path_before is None else str(change.path_before),
+        revision=revision,
+        position=position,
+        principal=principal,
+        cluster_id=cluster_id,
+        request_id=request_id,
+    )
+    event.time.FromMilliseconds(time_ms)
+    if change.before is not None:
+        entry_to_proto(change.before, str(change.path_before or change.path), into=event.before)
+    if change.after is not None:
+        entry_to_proto(change.after, str(change.path), into=event.after)
+    return event
+
+
+def _refuse_newer(message: Message) -> None:
+    # What cannot be kept must not be dropped in silence (DESIGN §5, rolling upgrade).
+    if newer := list(_newer_fields(message)):
+        raise ValueError(
+            f"field {newer[0]} is not known to this server, which is older than its caller: "
+            "upgrade it, or leave the field out"
+        )
+
+
+def _newer_fields(message: Message) -> Iterator[str]:
+    unknown = UnknownFieldSet(message)
+    for index in range(len(unknown)):
+        yield str(unknown[index].field_number)
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        below: Iterable[Any] = (value,)
+        if field.message_type.GetOptions().map_entry:
+            below = value.values()
+        elif field.is_repeated:
+            below = value
+        for one in below:
+            if isinstance(one, Message):
+                yield from (f"{field.name}.{number}" for number in _newer_fields(one))
+
+
+def _action(change: Change) -> watch_pb2.ChangeAction:
+    if change.before is None:
+        return watch_pb2.CHANGE_ACTION_INSERT
+    if change.after is None:
+        return watch_pb2.CHANGE_ACTION_DELETE
+    return watch_pb2.CHANGE_ACTION_UPDATE
+
+
+# --- bytes and messages to entries ---------------------------------------------------------------
+
+
+def _decode(record: bytes) -> Entry:
+    message = _parsed(record)
+    if not message.entry_id:
+        raise ValueError("entry_id: missing")
+    entry = _entry(message, stored=True)
+    # Whatever we would not write again exactly so must be kept as it is.
+    if _stored(entry).SerializeToString(deterministic=True) != record:
+        return replace(entry, unknown=record)
+    return entry
+
+
+def _parsed(record: bytes) -> entry_pb2.Entry:
+    try:
+        return entry_pb2.Entry.FromString(record)
+    except DecodeError as error:
+        raise ValueError(f"not a kdir.v1.Entry: {error}") from None
+
+
+def _physical_name(record: bytes) -> str | None:
+    try:
+        message = _parsed(record)
+    except ValueError:
+        return None
+    return (message.entry_id and message.topic.physical_name) or None
+
+
+def _entry(message: entry_pb2.Entry, *, stored: bool) -> Entry:
+    common: dict[str, Any] = {
+        "entry_id": message.entry_id,
+        "change_count": message.change_count,
+        "changed_by": message.changed_by,
+        "changed_at_ms": message.changed_at.ToMilliseconds(),
+    }
+    if message.HasField("policies"):
+        common["policies"] = _policies(message.policies, stored=stored)
+    match message.WhichOneof("kind"):
+        case "topic":
+            return _topic(message.topic, common, stored=stored)
+        case "directory":
+            return Directory(**common, closed=message.directory.closed)
+        case "link":
+            return _link(message.link, common)
+        case "mount":
+            return _mount(message.mount, common)
+        case _:
+            raise ValueError("kind: one of directory, topic, link and mount must be set")
+
+
+def _topic(message: entry_pb2.Topic, common: dict[str, Any], *, stored: bool) -> Topic:
+    if stored and not message.physical_name:
+        raise ValueError("topic.physical_name: missing")
+    provision, provision_message = Provision.PENDING, message.provision_message
+    if int(message.provision) in _PROVISIONS:
+        provision = Provision(message.provision)
+    elif message.provision:
+        # Nothing is done to a failed topic, which is all that is safe with a state unheard of.
+        provision, provision_message = Provision.FAILED, f"{_NEWER_STATE} {message.provision}"
+    return Topic(
+        **common,
+        physical_name=message.physical_name,
+        topic_id=message.topic_id,
+        partitions=message.partitions,
+        replication_factor=message.replication_factor,
+        provision=provision,
+        provision_message=provision_message,
+        drift_count=message.drift_count,
+        adopted=message.adopted,
+        provision_attempt=message.provision_attempt,
+        observed_config=MappingProxyType(dict(message.observed_config)),
+    )
+
+
+def _link(message: entry_pb2.Link, common: dict[str, Any]) -> Link:
+    if not message.targets:
+        raise ValueError("link.targets: empty; a link needs at least one target path")
+    targets = []
+    for position, target in enumerate(message.targets):
+        try:
+            targets.append(Path.parse(target))
+        except InvalidPath as error:
+            raise ValueError(f"link.targets[{position}]: {error.message}") from None
+    return Link(
+        **common,
+        targets=tuple(targets),
+        mode=_enum(LinkMode, message.mode, LinkMode.FIRST, "link.mode"),
+        writes=_enum(LinkWrites, message.writes, LinkWrites.STAY, "link.writes"),
+        fall_back_on_absent=message.fall_back_on_absent,
+    )
+
+
+def _mount(message: entry_pb2.Mount, common: dict[str, Any]) -> Mount:
+    if not message.cluster_id:
+        raise ValueError("mount.cluster_id: empty; a mount names the child's cluster id")
+    return Mount(
+        **common,
+        cluster_id=message.cluster_id,
+        cluster=message.cluster,
+        epoch=message.epoch,
+        endpoints=tuple(message.endpoints),
+    )
+
+
+def _enum(kind: type[_E], number: int, unspecified: _E, field: str) -> _E:
+    if not number:
+        return unspecified
+    try:
+        return kind(number)
+    except ValueError:
+        known = ", ".join(f"{one.name} = {one.value}" for one in kind)
+        raise ValueError(f"{field}: {number}; known are {known}") from None
+
+
+def _policies(message: policies_pb2.Policies, *, stored: bool) -> Policies:
+    values: dict[str, Any] = {
+        name: getattr(message, name) for name in _SCALARS if message.HasField(name)
+    }
+    for name in _CONFIG_MAPS:
+        if entries := getattr(message, name):
+            values[name] = MappingProxyType(dict(_settings(name, entries, stored=stored)))
+    if message.manage:
+        values["manage"] = MappingProxyType(dict(message.manage))
+    return Policies(**values) if values else NO_POLICIES
+
+
+def _settings(
+    name: str, entries: Mapping[str, policies_pb2.ConfigValue], *, stored: bool
+) -> Iterator[tuple[str, str | None]]:
+    for key, value in sorted(entries.items()):
+        kind = value.WhichOneof("kind")
+        if kind == "value":
+            yield key, value.value
+        elif kind == "cleared" and value.cleared:
+            yield key, None
+        elif not stored:
+            # A stored one is of a newer version: it has no effect here, and is kept.
+            raise ValueError(f"policies.{name}[{key}]: neither a value nor cleared")
+
+
+# --- entries to messages -------------------------------------------------------------------------
+
+
+def _stored(entry: Entry) -> entry_pb2.Entry:
+    # The message of the stored form, on top of what a newer version wrote, if it did.
+    message = entry_pb2.Entry()
+    if entry.unknown:
+        message.MergeFromString(entry.unknown)
+        _clear_outputs(message)
+    message.entry_id = entry.entry_id
+    message.change_count = entry.change_count
+    message.changed_by = entry.changed_by
+    if entry.changed_at_ms != message.changed_at.ToMilliseconds():
+        message.changed_at.FromMilliseconds(entry.changed_at_ms)
+    if entry.policies is not NO_POLICIES or message.HasField("policies"):
+        _fill_policies(message.policies, entry.policies)
+        if not message.policies.ByteSize():
+            message.ClearField("policies")
+    match entry:
+        case Directory():
+            message.directory.SetInParent()
+            message.directory.closed = entry.closed
+        case Topic():
+            _fill_topic(message.topic, entry)
+        case Link():
+            message.link.targets[:] = [str(target) for target in entry.targets]
+            message.link.mode = cast("entry_pb2.LinkMode", entry.mode.value)
+            message.link.writes = cast("entry_pb2.LinkWrites", entry.writes.value)
+            message.link.fall_back_on_absent = entry.fall_back_on_absent
+        case Mount():
+            message.mount.cluster_id = entry.cluster_id
+            message.mount.cluster = entry.cluster
+            message.mount.epoch = entry.epoch
+            message.mount.endpoints[:] = entry.endpoints
+        case _:
+            assert_never(entry)
+    return message
+
+
+def _clear_outputs(message: entry_pb2.Entry) -> None:
+    message.ClearField("path")
+    message.ClearField("etag")
+    match message.WhichOneof("kind"):
+        case "directory":
+            message.directory.ClearField("topic_count")
+            message.directory.ClearField("container_count")
+        case "mount":
+            message.mount.ClearField("state")
+            message.mount.ClearField("last_heard_seconds")
+            message.mount.ClearField("topic_count")
+            message.mount.ClearField("message")
+        case _:
+            pass
+
+
+def _fill_topic(message: entry_pb2.Topic, topic: Topic) -> None:
+    message.physical_name = topic.physical_name
+    message.topic_id = topic.topic_id
+    message.partitions = topic.partitions
+    message.replication_factor = topic.replication_factor
+    if topic.provision_message != f"{_NEWER_STATE} {message.provision}":
+        message.provision = cast("entry_pb2.Provision", topic.provision.value)
+        message.provision_message = topic.provision_message
+    message.drift_count = topic.drift_count
+    message.adopted = topic.adopted
+    message.provision_attempt = topic.provision_attempt
+    if message.observed_config != topic.observed_config:
+        message.observed_config.clear()
+        message.observed_config.update(topic.observed_config)
+
+
+def _fill_policies(message: policies_pb2.Policies, policies: Policies) -> None:
+    for name in _SCALARS:
+        value = getattr(policies, name)
+        if value is None:
+            message.ClearField(name)
+        else:
+            setattr(message, name, value)
+    for name in _CONFIG_MAPS:
+        _fill_settings(getattr(message, name), getattr(policies, name))
+    message.manage.clear()
+    message.manage.update(policies.manage)
+
+
+def _fill_settings(
+    message: MutableMapping[str, policies_pb2.ConfigValue], settings: Mapping[str, str | None]
+) -> None:
+    for key in [key for key in message if key not in settings]:
+        if message[key].WhichOneof("kind") is not None:
+            del message[key]
+    for key, value in settings.items():
+        if value is None:
+            message[key].cleared = True
+        else:
+            message[key].value = value

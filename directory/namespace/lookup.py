@@ -1,0 +1,123 @@
+"""From a path below the mount to what stands there, in one snapshot; refuses to follow anything.
+
+A link or a mount on the way ends the walk: what is answered names it and the rest of the path, and
+whoever asked goes on (DESIGN §4). What comes out is a value among outcomes, never an exception.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from directory.namespace.entry import Directory, Kind, Link, Mount
+from directory.namespace.keys import entry_key
+from directory.namespace.snapshot import Node, Snapshot
+
+__all__ = [
+    "DirectoryAt",
+    "Found",
+    "LinkAt",
+    "Missing",
+    "MountAt",
+    "TopicAt",
+    "Unreadable",
+    "lookup",
+]
+
+Segments = tuple[str, ...]
+
+# Named tuples, not frozen dataclasses: making one is a third of the cost, on the hottest path.
+
+
+class TopicAt(NamedTuple):
+    """A topic stands there."""
+
+    relative: Segments
+    parent_id: int
+    record: bytes
+    """As stored: ``record_to_proto`` answers with it, ``Snapshot.topic`` decodes it."""
+    container_too: bool
+    """Whether a directory, link or mount of the same name stands there too."""
+
+
+class DirectoryAt(NamedTuple):
+    """A directory stands there."""
+
+    relative: Segments
+    node: Node
+
+
+class LinkAt(NamedTuple):
+    """A link stands on the way, or there (``rest`` is empty)."""
+
+    relative: Segments
+    """Of the link."""
+    link: Link
+    rest: Segments
+    """What is left of the path below it."""
+
+
+class MountAt(NamedTuple):
+    """Another cluster is mounted on the way, or there (``rest`` is empty)."""
+
+    relative: Segments
+    """Of the mount."""
+    mount: Mount
+    rest: Segments
+    """What is left of the path below it."""
+
+
+class Missing(NamedTuple):
+    """Nothing stands there."""
+
+    nearest: Segments
+    """The deepest directory on the way."""
+
+
+class Unreadable(NamedTuple):
+    """Something stands there, or on the way, whose record cannot be read: it is not absent."""
+
+    relative: Segments
+    reason: str
+
+
+Found = TopicAt | DirectoryAt | LinkAt | MountAt | Missing | Unreadable
+
+
+def lookup(snapshot: Snapshot, relative: Segments, prefer: Kind | None = None) -> Found:
+    """What stands at a path below the mount.
+
+    Where a topic and a container share the name, the topic is found, unless ``prefer`` is a
+    container's kind.
+    """
+    node = snapshot.root
+    if not relative:
+        return DirectoryAt(relative, node)
+    last = len(relative) - 1
+    for depth, name in enumerate(relative):
+        container = node.containers.get(name)
+        if depth == last:
+            record = node.topics.get(name)
+            wants_topic = container is None or prefer is None or prefer is Kind.TOPIC
+            if record is not None and wants_topic:
+                return TopicAt(relative, node.entry_id, record, container is not None)
+        if container is None:
+            return _missing(snapshot, node, relative, depth)
+        if isinstance(container, Directory):
+            node = snapshot.nodes[container.entry_id]
+        elif isinstance(container, Link):
+            return LinkAt(relative[: depth + 1], container, relative[depth + 1 :])
+        else:
+            return MountAt(relative[: depth + 1], container, relative[depth + 1 :])
+    return DirectoryAt(relative, node)
+
+
+def _missing(snapshot: Snapshot, node: Node, relative: Segments, depth: int) -> Found:
+    quarantined = snapshot.quarantined
+    if quarantined:
+        name = relative[depth]
+        kinds = (Kind.TOPIC, Kind.DIRECTORY) if depth == len(relative) - 1 else (Kind.DIRECTORY,)
+        for kind in kinds:
+            reason = quarantined.get(entry_key(node.entry_id, kind, name))
+            if reason is not None:
+                return Unreadable(relative[: depth + 1], reason)
+    return Missing(relative[:depth])

@@ -1,0 +1,204 @@
+"""Snapshot: the immutable tree of one cluster at one revision, held by a request to its end.
+
+It refuses to change: ``apply`` gives the next one, which shares all but what changed. Counts are of
+what resolves: what lies below ``DELETED_ID`` has no path and is in no count but that one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from directory.namespace import applying, loading
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Codec, Directory, Mount, Topic
+from directory.namespace.keys import directory_range, unify
+from directory.namespace.tree import Container, Counts, Node, Tree
+from directory.store.base import Write
+
+__all__ = ["Container", "Counts", "Located", "Node", "Snapshot"]
+
+
+class Located(NamedTuple):
+    """Where a physical topic is in the tree."""
+
+    parent_id: int
+    name: str
+    topic: Topic
+    relative: tuple[str, ...] | None
+    """Its path below the mount; None when it is removed (below ``DELETED_ID``)."""
+
+
+class Snapshot:
+    """The tree of one cluster at one revision. Safe to read from any thread."""
+
+    __slots__ = ("_tree", "codec", "incarnation", "revision")
+
+    def __init__(self, codec: Codec, incarnation: str, revision: int, tree: Tree) -> None:
+        self.codec = codec
+        self.incarnation = incarnation
+        self.revision = revision
+        self._tree = tree
+
+    @classmethod
+    def empty(cls, codec: Codec, incarnation: str = "") -> Snapshot:
+        """A cluster to which nothing was ever committed: the root directory and nothing in it."""
+        return cls.load(codec, incarnation, 0, ())
+
+    @classmethod
+    def load(
+        cls,
+        codec: Codec,
+        incarnation: str,
+        revision: int,
+        pages: Iterable[Sequence[tuple[bytes, bytes]]],
+    ) -> Snapshot:
+        """The snapshot of all rows of a store, as (key, value), in key order, in pages.
+
+        A record that cannot be read is in ``quarantined``, and the rest is served.
+        """
+        return cls(codec, incarnation, revision, loading.load(codec, pages))
+
+    def apply(self, revision: int, writes: Iterable[Write]) -> Snapshot:
+        """The snapshot after a commit."""
+        tree = applying.apply(self._tree, self.codec, writes)
+        return Snapshot(self.codec, self.incarnation, revision, tree)
+
+    # What there is.
+
+    @property
+    def topic_count(self) -> int:
+        """Topics that have a path."""
+        return self.counts(ROOT_ID).topics
+
+    @property
+    def directory_count(self) -> int:
+        """Directories that have a path, the root not counted."""
+        return self.counts(ROOT_ID).directories
+
+    def counts(self, directory_id: int) -> Counts:
+        """How many topics, directories and mounts there are below a directory, at any depth; of
+        ``DELETED_ID``, what waits for the reaper.
+        """
+        return self._tree.counts.get(directory_id, Counts())
+
+    @property
+    def quarantined(self) -> Mapping[bytes, str]:
+        """Keys of what is in the store and not in the tree, with the reason. A directory's range as
+        key stands for all that lies in a directory whose own record is missing or unreadable.
+        """
+        if not self._tree.loose:
+            return self._tree.unreadable
+        every = dict(self._tree.unreadable)
+        for directory_id, contents in self._tree.loose.items():
+            every[directory_range(directory_id)] = (
+                f"{len(contents.topics)} topics and {len(contents.containers)} other entries "
+                f"lie in directory {directory_id:x}, which has no readable record"
+            )
+        return every
+
+    # Entries.
+
+    def node(self, directory_id: int) -> Node | None:
+        """A directory and what stands in it; ``ROOT_ID`` and ``DELETED_ID`` always exist."""
+        return self._tree.nodes.get(directory_id)
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """All directories, by id: ``node`` for who goes from one to the next."""
+        return self._tree.nodes
+
+    @property
+    def root(self) -> Node:
+        """The directory at the mount point."""
+        return self._tree.nodes[ROOT_ID]
+
+    def topic(self, parent_id: int, name: str) -> Topic | None:
+        """A topic, decoded."""
+        node = self._tree.nodes.get(parent_id)
+        record = None if node is None else node.topics.get(name)
+        return None if record is None else self._decoded(record)
+
+    def container(self, parent_id: int, name: str) -> Container | None:
+        """A directory, link or mount."""
+        node = self._tree.nodes.get(parent_id)
+        return None if node is None else node.containers.get(name)
+
+    def find_directory(self, relative: Iterable[str]) -> int | None:
+        """The id of the directory at a path below the mount."""
+        node = self.root
+        for name in relative:
+            container = node.containers.get(name)
+            if not isinstance(container, Directory):
+                return None
+            node = self._tree.nodes[container.entry_id]
+        return node.entry_id
+
+    def path_of(self, directory_id: int) -> tuple[str, ...] | None:
+        """The path of a directory below the mount; None when there is none: it is removed, below a
+        removed one, or unknown.
+        """
+        names: list[str] = []
+        node = self._tree.nodes.get(directory_id)
+        while node is not None and node.parent_id:
+            names.append(node.name)
+            node = self._tree.nodes.get(node.parent_id)
+        if node is None or node.entry_id == DELETED_ID:
+            return None
+        return tuple(reversed(names))
+
+    def locate(self, physical_name: str) -> Located | None:
+        """Where the topic with this name in Kafka is. Of several (one removed, one new) the one
+        that has a path.
+        """
+        found: Located | None = None
+        for place in self._tree.physical.candidates(physical_name):
+            topic = self.topic(*place)
+            if topic is None or topic.physical_name != physical_name:
+                continue
+            above = self.path_of(place.parent_id)
+            if above is not None:
+                return Located(*place, topic, (*above, place.name))
+            found = found or Located(*place, topic, None)
+        return found
+
+    def same_unified(self, physical_name: str) -> tuple[str, ...]:
+        """The physical names in the tree that are this one but for ``.`` and ``_``, this one
+        included if it is there, in order. Kafka refuses such pairs.
+        """
+        unified = unify(physical_name)
+        names = set()
+        for place in self._tree.physical.candidates(physical_name):
+            topic = self.topic(*place)
+            if topic is not None and unify(topic.physical_name) == unified:
+                names.add(topic.physical_name)
+        return tuple(sorted(names))
+
+    def mounts(self) -> Sequence[tuple[tuple[str, ...], Mount]]:
+        """The mounts with their paths below this cluster's mount, in path order."""
+        found = []
+        for (parent_id, name), mount in self._tree.mounts.items():
+            above = self.path_of(parent_id)
+            if above is not None:
+                found.append(((*above, name), mount))
+        return sorted(found, key=lambda one: one[0])
+
+    def has_mounts_below(self, directory_id: int) -> bool:
+        """Whether a cluster is mounted somewhere below the directory."""
+        return self.counts(directory_id).mounts > 0
+
+    # Facts.
+
+    def fact(self, key: bytes) -> bytes | None:
+        """The value of a key that is no entry's; claims, requests and events are not kept here."""
+        return self._tree.facts.get(key)
+
+    def facts(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) of all such keys with a prefix, in key order."""
+        for key, value in self._tree.facts.items(prefix):
+            if not key.startswith(prefix):
+                return
+            yield key, value
+
+    def _decoded(self, record: bytes) -> Topic:
+        # Loading and applying keep nothing else under a topic's key.
+        return cast("Topic", self.codec.decode(record))
