@@ -30,10 +30,12 @@ _HARMLESS = frozenset(
         "abc",
         "array",
         "base64",
+        "binascii",
         "bisect",
         "collections",
         "contextlib",
         "dataclasses",
+        "difflib",
         "enum",
         "functools",
         "hashlib",
@@ -51,6 +53,7 @@ _HARMLESS = frozenset(
         "types",
         "typing",
         "unicodedata",
+        "zlib",
     }
 )
 _PURE = frozenset(
@@ -59,10 +62,15 @@ _PURE = frozenset(
         "directory.namespace",
         "directory.store.base",  # the contract of a store, which plans are written for
         "resolver.errors",
+        "resolver.glob",
+        "resolver.outcome",
         "resolver.path",
         "resolver.resolution",
+        "resolver.token",
     }
 )
+# Rooms of the design (DESIGN §2) that nobody has moved into yet.
+_PLANNED = frozenset({"directory.authorization"})
 _OUTSIDE = frozenset({"bench", "deploy", "tests"})
 
 LAYERS = (
@@ -141,7 +149,7 @@ def test_imports_go_one_way_and_pure_modules_stay_pure() -> None:
 def test_the_rules_speak_of_modules_that_exist() -> None:
     # A rule for a module that was renamed would hold for nothing.
     names = {module for module, _ in modules(ROOT)}
-    assert _PURE | set(RESERVED.values()) <= names
+    assert (_PURE | set(RESERVED.values())) - names == _PLANNED
 
 
 @pytest.mark.parametrize(
