@@ -150,7 +150,7 @@ def default_cluster(mount: Path) -> str:
 
 def default_store(cluster: str) -> str:
     """An sqlite file in the user's state folder (XDG base directories)."""
-    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    home = os.environ.get("XDG_STATE_HOME") or pathlib.Path.home() / ".local" / "state"
     return f"sqlite:///{pathlib.Path(home, 'kdir', f'{cluster}.sqlite').absolute()}"
 
 
@@ -204,7 +204,7 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
     for key in ("tls", "auth"):
         if top.take(key, None) is not None:
             raise ConfigError(
-                f"[{key}]: this version of kdir knows no identities yet; it listens on loopback only"
+                f"[{key}]: this version of kdir knows no identities; it listens on loopback only"
             )
     config = ServerConfig(
         cluster=_name("cluster", cluster),
@@ -287,7 +287,9 @@ class _Table:
     def done(self) -> None:
         for key in self._values:
             near = difflib.get_close_matches(key, self._known, n=1, cutoff=0.0)
-            raise ConfigError(f"unknown key {self.where(key)!r}; the nearest known one is {near[0]!r}")
+            raise ConfigError(
+                f"unknown key {self.where(key)!r}; the nearest known one is {near[0]!r}"
+            )
 
 
 def _parsed(where: str, text: str) -> Path:
@@ -319,7 +321,9 @@ def check_loopback(listen: str) -> None:
     """
     parts = _split_address(listen)
     if parts is None:
-        raise ConfigError(f"listen: found {listen!r}; host:port such as {DEFAULT_LISTEN} would be right")
+        raise ConfigError(
+            f"listen: found {listen!r}; host:port such as {DEFAULT_LISTEN} would be right"
+        )
     host = parts[0]
     if host == "localhost":
         return
@@ -360,7 +364,9 @@ def _kafka(table: _Table | None) -> KafkaConfig | None:
     ceiling = table.texts("ceiling")
     for aspect in ceiling:
         if aspect not in (*ASPECTS, "observe"):
-            table.fail("ceiling", aspect, f"of {', '.join(ASPECTS)}, or observe alone, would be right")
+            table.fail(
+                "ceiling", aspect, f"of {', '.join(ASPECTS)}, or observe alone, would be right"
+            )
     sweep = table.take("sweep_seconds", 30.0)
     if isinstance(sweep, bool) or not isinstance(sweep, int | float) or sweep <= 0:
         table.fail("sweep_seconds", sweep, "a number of seconds above 0 would be right")
@@ -453,7 +459,7 @@ _E = TypeVar("_E", LinkMode, LinkWrites)
 
 
 def _choice(table: _Table, key: str, kind: type[_E]) -> _E:
-    names: dict[str, E] = {member.name.lower(): member for member in kind}
+    names: dict[str, _E] = {member.name.lower(): member for member in kind}
     text = table.text(key, next(iter(names)))
     if text not in names:
         table.fail(key, text, f"one of {', '.join(names)} would be right")

@@ -62,7 +62,7 @@ class Token:
                 positions[cluster_id] = Position(incarnation, int(revision))
         except (ValueError, binascii.Error) as error:
             raise InvalidToken(
-                "token: not one that a directory server gave; give it back as it was, or leave it out"
+                "token: not one that a directory server gave; give it back as it was, or not at all"
             ) from error
         if len(positions) > MAX_POSITIONS or any(p.revision < 0 for p in positions.values()):
             raise InvalidToken("token: not one that a directory server gave")
@@ -81,13 +81,16 @@ class Token:
     @classmethod
     def merge(cls, tokens: Iterable[Token]) -> Token:
         """The later position of each cluster; of two incarnations the one that comes later in
-        ``tokens``, since only its store still lives."""
+        ``tokens``, since only its store still lives.
+        """
         merged: dict[str, Position] = {}
         for token in tokens:
             for cluster_id, place in token.positions.items():
                 known = merged.get(cluster_id)
-                if known is None or known.incarnation != place.incarnation:
-                    merged[cluster_id] = place
-                elif place.revision > known.revision:
+                if (
+                    known is None
+                    or known.incarnation != place.incarnation
+                    or place.revision > known.revision
+                ):
                     merged[cluster_id] = place
         return cls(merged)

@@ -42,17 +42,20 @@ __all__ = [
 
 class StoreAway(Exception):
     """The store did not answer in time, or could not be reached. Whether a commit that ends so had
-    an effect is not known: ask again with the same request id."""
+    an effect is not known: ask again with the same request id.
+    """
 
 
 class HistoryGone(Exception):
     """The changes after the asked revision are no longer kept, or belong to another life of the
-    store: load again."""
+    store: load again.
+    """
 
 
 class Incompatible(Exception):
     """The store cannot be used as asked: another cluster's, a newer schema, not a store at all.
-    One sentence for people; nothing was touched."""
+    One sentence for people; nothing was touched.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class KeyIs:
 
 @dataclass(frozen=True, slots=True)
 class NothingNewer:
-    """Holds while no key with this prefix was written after this revision. Removals do not count."""
+    """Holds while no key with this prefix was put after this revision. Removals do not count."""
 
     prefix: bytes
     revision: int
@@ -192,7 +195,8 @@ class Watch(Protocol):
 
 class Leadership(Protocol):
     """A role that this process holds while the guard holds. Fenced: who lost it can write nothing
-    under it, because the guard is part of each of its transactions."""
+    under it, because the guard is part of each of its transactions.
+    """
 
     @property
     def guard(self) -> KeyIs:
@@ -250,7 +254,9 @@ class Store(Protocol):
             HistoryGone: that revision is not known here, or is another commit.
         """
 
-    def commit(self, transaction: Transaction, timeout_seconds: float = 5.0) -> Committed | Conflict:
+    def commit(
+        self, transaction: Transaction, timeout_seconds: float = 5.0
+    ) -> Committed | Conflict:
         """Makes the writes if all guards hold.
 
         Raises:

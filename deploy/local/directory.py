@@ -1,0 +1,142 @@
+"""Runs real directory servers on loopback: a process each, config and data in a folder of its own.
+
+It knows how to start, stop, kill and pause them; what is in their trees is their user's business.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from deploy.local.ports import LOOPBACK, free_port
+from deploy.local.process import LocalProcess
+
+__all__ = ["DirectoryProcess"]
+
+_SERVING = re.compile(r"^serving (?P<mount>/\S*) \((?P<cluster>\S+) (?P<id>\S+)\) on (?P<at>\S+)$")
+_START_SECONDS = 30
+
+
+class DirectoryProcess:
+    """One directory server as a process.
+
+    Args:
+        directory: where its config, log and store are; made if missing.
+        mount: where its cluster hangs, such as ``/la/tracking``.
+        settings: further keys of its config, tables as dicts (DESIGN §12).
+        detached: whether it outlives this process (see ``process.stop_recorded``).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        mount: str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        port: int | None = None,
+        detached: bool = False,
+    ) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.mount = mount
+        self.cluster = mount.strip("/").replace("/", "-") or "root"
+        self.port = port or free_port()
+        self.address = f"{LOOPBACK}:{self.port}"
+        self.config = directory / "server.toml"
+        self.settings: dict[str, Any] = {
+            "cluster": self.cluster,
+            "mount": mount,
+            "listen": self.address,
+            "store": f"sqlite:///{directory / 'store.sqlite'}",
+            **(settings or {}),
+        }
+        self.process = LocalProcess(
+            [sys.executable, "-m", "directory", "--config", self.config],
+            directory / "server.log",
+            detached=detached,
+        )
+
+    def start(self) -> Self:
+        """Starts it and waits until it is bound.
+
+        Raises:
+            StartFailed: with the last lines of its log.
+        """
+        self.config.write_text(_toml(self.settings))
+        self.process.log.unlink(missing_ok=True)
+        self.process.start()
+        self.process.await_ready(lambda: self._serving() is not None, _START_SECONDS)
+        return self
+
+    def _serving(self) -> re.Match[str] | None:
+        for line in self.process.log.read_text(errors="replace").splitlines():
+            found = _SERVING.match(line)
+            if found:
+                return found
+        return None
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster id that it said when it started."""
+        found = self._serving()
+        if found is None:
+            raise RuntimeError(f"{self.cluster} has not started")
+        return found["id"]
+
+    def stop(self) -> None:
+        """SIGTERM, and waits."""
+        self.process.stop()
+
+    def kill(self) -> None:
+        """SIGKILL: no goodbye."""
+        self.process.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP: its sockets stay open, nothing answers."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.process.resume()
+
+    def restart(self) -> Self:
+        """Stops it if it runs, and starts it again on the same port and data."""
+        self.process.stop()
+        return self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+
+
+def _toml(settings: Mapping[str, Any], table: str = "") -> str:
+    """Enough TOML for configs: scalars, lists, tables of tables."""
+    lines = [f"[{table}]"] if table else []
+    tables: list[str] = []
+    for key, value in settings.items():
+        name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+        if isinstance(value, Mapping):
+            tables.append(_toml(value, f"{table}.{name}" if table else name))
+        else:
+            lines.append(f"{name} = {_value(value)}")
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value)

@@ -1,0 +1,224 @@
+"""One cluster's directory: assembles store, replica, writer, federation and Kafka, in one order.
+
+Refuses to know gRPC servers; ``services/`` puts a face on it, and one process may hold several.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kdir.v1 import entry_pb2, resolve_pb2
+
+from directory.codec import ProtoCodec
+from directory.config import ServerConfig
+from directory.federation.children import Children
+from directory.federation.federation import Federation, Member
+from directory.federation.parent_link import LinkStatus, ParentLink
+from directory.history import History
+from directory.namespace.snapshot import Snapshot
+from directory.store.addresses import open_store
+from directory.store.base import Store
+from directory.store.replica import Replica, ReplicaState
+from directory.writer import Writer
+from resolver.errors import Unmounted
+from resolver.path import Path
+from resolver.token import Token
+
+if TYPE_CHECKING:
+    from directory.kafka.reconciler import Reconciler
+
+__all__ = ["FEATURE_LEVEL", "Cluster"]
+
+FEATURE_LEVEL = 1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """An authority message and what it was made of."""
+
+    snapshot: Snapshot
+    view_sequence: int
+    message: resolve_pb2.Authority
+
+
+class Cluster:
+    """A running directory of one cluster.
+
+    ``endpoints`` gives where this cluster's servers may be asked; it is called late, since a free
+    port is known only when the server is bound.
+    """
+
+    def __init__(
+        self, config: ServerConfig, store: Store, endpoints: Callable[[], tuple[str, ...]]
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.endpoints = endpoints
+        self.started_at = time.monotonic()
+        self.server_id = f"{config.cluster}-{secrets.token_hex(3)}"
+        self.cluster_id = store.identity.cluster_id
+        codec = ProtoCodec()
+        self.replica = Replica(store, codec)
+        self.history = History(self.replica, store)
+        self.federation = Federation(self.replica, config.mount, config.parent)
+        self.writer = Writer(store, self.replica, codec, lambda: self.federation.mount)
+        member = Member(
+            cluster_id=self.cluster_id,
+            cluster=config.cluster,
+            server_id=self.server_id,
+            endpoints=endpoints,
+            heartbeat_seconds=config.limits.heartbeat_seconds,
+            feature_level=FEATURE_LEVEL,
+        )
+        self.children = Children(self.federation, self.replica, self.writer, member)
+        self.parent_link = (
+            ParentLink(self.federation, store, self.replica, self.writer, member)
+            if config.parent
+            else None
+        )
+        self.reconciler = self._reconciler()
+        self._signature: _Signature | None = None
+        self._stop = threading.Event()
+
+    @classmethod
+    def open(
+        cls, config: ServerConfig, endpoints: Callable[[], tuple[str, ...]] = tuple
+    ) -> Cluster:
+        """Opens the store that the config names.
+
+        Raises:
+            Incompatible: another cluster's store, a newer schema, no store at all.
+            StoreAway
+        """
+        return cls(config, open_store(config.store, config.cluster), endpoints)
+
+    def _reconciler(self) -> Reconciler | None:
+        if self.config.kafka is None:
+            return None
+        from directory.kafka.assembly import reconciler_of
+
+        return reconciler_of(self.config, self.store, self.replica, self.writer)
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to load, to link and to follow Kafka, all in the background."""
+        self.replica.start()
+        if self.parent_link is not None:
+            self.parent_link.start()
+        if self.reconciler is not None:
+            self.reconciler.start()
+        threading.Thread(target=self._maintain, name="maintenance", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends what ``start`` began; the store is closed."""
+        self._stop.set()
+        self.children.stop()
+        if self.parent_link is not None:
+            self.parent_link.stop()
+        if self.reconciler is not None:
+            self.reconciler.stop()
+        self.replica.stop()
+        self.store.close()
+
+    def _maintain(self) -> None:
+        while not self._stop.wait(_MAINTENANCE_SECONDS):
+            self._maintain_once()
+
+    def _maintain_once(self) -> None:
+        """Trims what is kept for a while only, and finishes removals where no reconciler does."""
+
+    # -- what answers say ------------------------------------------------------------------------
+
+    @property
+    def mount(self) -> Path:
+        """Where this cluster hangs now."""
+        return self.federation.mount
+
+    def check_mounted(self) -> None:
+        """Told that it is unmounted, a cluster stops to answer (DESIGN §4).
+
+        Raises:
+            Unmounted, NotReady
+        """
+        unmounted = self.federation.view().position.unmounted
+        if unmounted:
+            raise Unmounted(f"cluster {self.config.cluster} is unmounted: {unmounted}")
+
+    def link_status(self) -> LinkStatus:
+        """How the link to the parent is doing."""
+        if self.parent_link is None:
+            return LinkStatus(configured=False)
+        return self.parent_link.status()
+
+    def unconfirmed_seconds(self) -> float | None:
+        """For how long no parent has confirmed the mount; None while one does, without a parent, or
+        where another server of the cluster holds the link.
+        """
+        status = self.link_status()
+        if not status.configured or status.linked or not status.holder:
+            return None
+        if status.heard_seconds is not None:
+            return status.heard_seconds
+        return time.monotonic() - self.started_at
+
+    def authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
+        """Who answers, from what, how fresh. The message is shared: copy before changing it."""
+        view = self.federation.view()
+        stale = self.replica.state is ReplicaState.STALE
+        unconfirmed = self.unconfirmed_seconds()
+        known = self._signature
+        if not stale and unconfirmed is None:
+            if (
+                known is not None
+                and known.snapshot is snapshot
+                and known.view_sequence == view.sequence
+            ):
+                return known.message
+            message = self._authority(snapshot)
+            self._signature = _Signature(snapshot, view.sequence, message)
+            return message
+        message = self._authority(snapshot)
+        if stale:
+            message.stale = True
+            message.age_seconds = self.replica.age_seconds
+        if unconfirmed is not None:
+            message.unconfirmed_seconds = unconfirmed
+        return message
+
+    def _authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
+        position = self.federation.view().position
+        token = Token.of(self.cluster_id, snapshot.incarnation, snapshot.revision)
+        kafka = self.config.kafka
+        return resolve_pb2.Authority(
+            cluster=entry_pb2.Cluster(
+                cluster_id=self.cluster_id,
+                cluster=self.config.cluster,
+                mount=str(position.mount),
+                epoch=position.epoch,
+                site=self.config.site,
+                listeners=[
+                    entry_pb2.Listener(
+                        name=one.name,
+                        bootstrap_servers=one.bootstrap_servers,
+                        security_protocol=one.security_protocol,
+                        sasl_mechanism=one.sasl_mechanism,
+                    )
+                    for one in (kafka.listeners if kafka else ())
+                ],
+            ),
+            server=self.server_id,
+            token=str(token),
+            revision=snapshot.revision,
+            incarnation=snapshot.incarnation,
+        )
+
+
+_MAINTENANCE_SECONDS = 5.0

@@ -1,0 +1,369 @@
+"""The parent's side of the links: admits children, hands down the table, hears them out.
+
+Refuses a child that no mount names, or that disagrees about where it hangs: both values are in the
+message, and the child is kept among the *waiting* for ``kdir mounts`` to show.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import grpc
+from kdir.v1 import federation_pb2
+
+from directory.federation import facts
+from directory.federation.facts import TableRow
+from directory.federation.federation import Federation, Member, unix_ms
+from directory.namespace.entry import NO_POLICIES, Mount
+from directory.store.base import StoreAway
+from directory.store.replica import Replica
+from directory.writer import Writer
+from resolver.errors import (
+    InvalidArgument,
+    KdirError,
+    MountDisagrees,
+    MountLoop,
+    UnknownChild,
+)
+from resolver.path import Path
+
+__all__ = ["Children"]
+
+_log = logging.getLogger(__name__)
+
+_SILENT_BEATS = 3
+"""So many heartbeats in a row must fail to come before the other side counts as away."""
+_COUNTS_SECONDS = 30
+"""So often a table is handed down in which nothing but ages and counts is new."""
+
+
+@dataclass(slots=True)
+class _Session:
+    hello: federation_pb2.Hello
+    heard_at: float
+    topic_count: int = 0
+    news: threading.Event = field(default_factory=threading.Event)
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    hello: federation_pb2.Hello
+    peer: str
+    message: str
+    at: float
+
+
+class Children:
+    """The children of one cluster, as this server hears them."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        replica: Replica,
+        writer: Writer,
+        member: Member,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._federation = federation
+        self._replica = replica
+        self._writer = writer
+        self._cluster_id = member.cluster_id
+        self._cluster = member.cluster
+        self._endpoints = member.endpoints
+        self._heartbeat_seconds = member.heartbeat_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sessions: dict[str, _Session] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._stopping = False
+        federation.subscribe(self._news)
+
+    def stop(self) -> None:
+        """Ends all links."""
+        self._stopping = True
+        self._news()
+
+    def _news(self) -> None:
+        with self._lock:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            session.news.set()
+
+    # -- one link --------------------------------------------------------------------------------
+
+    def serve(
+        self,
+        hello: federation_pb2.Hello,
+        requests: Iterator[federation_pb2.LinkRequest],
+        peer: str,
+        cancel: Callable[[], object],
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        """Holds one child's link, after its hello, until either side ends it.
+
+        Raises:
+            UnknownChild, MountDisagrees, MountLoop, NotReady
+        """
+        try:
+            welcome = self._admit(hello)
+        except KdirError as error:
+            self._remember_waiting(hello, peer, error)
+            raise
+        session = self._begin(hello)
+        reader = threading.Thread(
+            target=self._hear, args=(session, requests), name=f"link-{hello.cluster}", daemon=True
+        )
+        reader.start()
+        try:
+            yield from self._tell(session, welcome)
+        finally:
+            self._end(session)
+            cancel()
+
+    def _admit(self, hello: federation_pb2.Hello) -> federation_pb2.Welcome:
+        view = self._federation.view()
+        self._refuse_loop(hello.cluster_id)
+        found = view.mounts.get(hello.cluster_id)
+        if found is None:
+            raise UnknownChild(
+                f"no mount of cluster {self._cluster} ({self._cluster_id}) names cluster "
+                f"{hello.cluster} ({hello.cluster_id}); to mount it: "
+                f"kdir mount {hello.mount} --child {hello.cluster_id}",
+                child=hello.cluster_id,
+                child_mount=hello.mount,
+                parent_cluster_id=self._cluster_id,
+            )
+        path, mount = found
+        if hello.epoch == 0 and hello.mount != str(path):
+            raise MountDisagrees(
+                f"parent {self._cluster} mounts {hello.cluster_id} at {path}, "
+                f"the child {hello.cluster} says {hello.mount}",
+                parent_mount=path,
+                child_mount=hello.mount,
+            )
+        return self._welcome(path, mount)
+
+    def _welcome(self, path: Path, mount: Mount) -> federation_pb2.Welcome:
+        view = self._federation.view()
+        snapshot = self._replica.snapshot
+        return federation_pb2.Welcome(
+            mount=str(path),
+            epoch=mount.epoch,
+            parent_cluster_id=self._cluster_id,
+            parent_cluster=self._cluster,
+            parent_mount=str(view.position.mount),
+            ancestor_cluster_ids=[*self._ancestors(), self._cluster_id],
+            parent_endpoints=self._endpoints(),
+            incarnation=snapshot.incarnation,
+            revision=snapshot.revision,
+        )
+
+    def _ancestors(self) -> list[str]:
+        parent = self._federation.view().position.parent
+        return list(parent.ancestor_cluster_ids) if parent else []
+
+    def _begin(self, hello: federation_pb2.Hello) -> _Session:
+        session = _Session(hello, self._clock(), hello.topic_count)
+        with self._lock:
+            before = self._sessions.get(hello.cluster_id)
+            self._sessions[hello.cluster_id] = session
+            self._waiting.pop(hello.cluster_id, None)
+        if before is not None:
+            before.ended = True
+            before.news.set()
+        self._federation.heard(hello.cluster_id, hello.topic_count, linked=True)
+        self._writer.put_facts(facts.child_writes(self._replica.snapshot, hello, unix_ms()))
+        self._federation.changed()
+        return session
+
+    def _end(self, session: _Session) -> None:
+        session.ended = True
+        with self._lock:
+            current = self._sessions.get(session.hello.cluster_id)
+            if current is not session:
+                return
+            del self._sessions[session.hello.cluster_id]
+        self._federation.heard(session.hello.cluster_id, session.topic_count, linked=False)
+        self._federation.changed()
+
+    def _tell(
+        self, session: _Session, welcome: federation_pb2.Welcome
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        """What goes down: welcome, table and what is inherited, each again when it changed."""
+        yield federation_pb2.LinkResponse(welcome=welcome)
+        told_table: list[bytes] | None = None
+        told_at = 0
+        told_inherited: federation_pb2.Inherited | None = None
+        while not session.ended and not self._stopping:
+            session.news.clear()
+            found = self._federation.view().mounts.get(session.hello.cluster_id)
+            if found is None:
+                message = f"{self._cluster} no longer mounts {session.hello.cluster_id}"
+                yield federation_pb2.LinkResponse(
+                    unmounted=federation_pb2.Unmounted(message=message)
+                )
+                return
+            fresh = self._welcome(*found)
+            if (fresh.mount, fresh.epoch) != (welcome.mount, welcome.epoch) or list(
+                fresh.parent_endpoints
+            ) != list(welcome.parent_endpoints):
+                welcome = fresh
+                yield federation_pb2.LinkResponse(remounted=fresh)
+            rows = self._federation.rows_everywhere()
+            table = [facts.bare(row.row) for row in rows]
+            now = unix_ms()
+            # Counts alone are handed on only now and then: a thousand children each get the table.
+            if table != told_table or now - told_at > 1000 * _COUNTS_SECONDS:
+                told_table, told_at = table, now
+                aged = [row.aged(now) for row in rows]
+                yield federation_pb2.LinkResponse(mount_table=federation_pb2.MountTable(rows=aged))
+            inherited = self._inherited(found[0])
+            if told_inherited is None or inherited.levels != told_inherited.levels:
+                told_inherited = inherited
+                yield federation_pb2.LinkResponse(inherited=inherited)
+            if not session.news.wait(self._heartbeat_seconds):
+                yield federation_pb2.LinkResponse(
+                    heartbeat=federation_pb2.Heartbeat(revision=self._replica.snapshot.revision)
+                )
+            silent = self._clock() - session.heard_at
+            if silent > _SILENT_BEATS * self._heartbeat_seconds:
+                return
+
+    def _inherited(self, mount_path: Path) -> federation_pb2.Inherited:
+        snapshot = self._replica.snapshot
+        view = self._federation.view()
+        message = federation_pb2.Inherited(
+            revision=snapshot.revision, incarnation=snapshot.incarnation
+        )
+        message.levels.extend(facts.inherited_levels(snapshot))
+        relative = mount_path.below(view.position.mount)
+        for length in range(len(relative)):
+            directory_id = snapshot.find_directory(relative[:length])
+            node = snapshot.node(directory_id) if directory_id is not None else None
+            if node is None or node.directory.policies == NO_POLICIES:
+                continue
+            message.levels.append(
+                facts.level_of(view.position.mount.join(relative[:length]), node.directory)
+            )
+        return message
+
+    def _hear(self, session: _Session, requests: Iterator[federation_pb2.LinkRequest]) -> None:
+        """What comes up, until the child hangs up or says something that cannot be kept."""
+        try:
+            for request in requests:
+                session.heard_at = self._clock()
+                if request.HasField("mounts_below"):
+                    self._keep_below(session, request.mounts_below)
+                elif request.HasField("heartbeat"):
+                    self._heartbeat(session, request.heartbeat)
+        except (grpc.RpcError, KdirError, StoreAway) as error:
+            # The stream broke, or what it said cannot be kept: the child will link anew.
+            _log.info("the link of child %s ends: %r", session.hello.cluster, error)
+        finally:
+            session.ended = True
+            session.news.set()
+
+    def _keep_below(self, session: _Session, table: federation_pb2.MountTable) -> None:
+        now = unix_ms()
+        rows = [TableRow.received(row, now) for row in table.rows]
+        snapshot = self._replica.snapshot
+        self._writer.put_facts(facts.below_writes(snapshot, session.hello.cluster_id, rows, now))
+
+    def _heartbeat(self, session: _Session, beat: federation_pb2.Heartbeat) -> None:
+        changed = beat.topic_count != session.topic_count
+        session.topic_count = beat.topic_count
+        self._federation.heard(session.hello.cluster_id, beat.topic_count, linked=True)
+        if beat.endpoints and list(beat.endpoints) != list(session.hello.endpoints):
+            session.hello.endpoints[:] = beat.endpoints
+            self._writer.put_facts(
+                facts.child_writes(self._replica.snapshot, session.hello, unix_ms())
+            )
+        elif changed:
+            self._federation.changed()
+
+    # -- mounting --------------------------------------------------------------------------------
+
+    def _remember_waiting(self, hello: federation_pb2.Hello, peer: str, error: KdirError) -> None:
+        with self._lock:
+            self._waiting[hello.cluster_id] = _Waiting(hello, peer, error.message, self._clock())
+            while len(self._waiting) > 1000:
+                del self._waiting[next(iter(self._waiting))]
+
+    def waiting(self) -> list[federation_pb2.WaitingChild]:
+        """The clusters that asked to be linked in the last minute, and may not."""
+        now = self._clock()
+        with self._lock:
+            recent = [one for one in self._waiting.values() if now - one.at < 60]
+        return [
+            federation_pb2.WaitingChild(
+                cluster_id=one.hello.cluster_id,
+                cluster=one.hello.cluster,
+                mount=one.hello.mount,
+                endpoints=one.hello.endpoints,
+                age_seconds=now - one.at,
+                message=one.message,
+            )
+            for one in recent
+        ]
+
+    def identify(self, child: str) -> tuple[str, str, tuple[str, ...]]:
+        """The child that an operator means, by cluster id or by the name of a waiting one, as
+        (cluster id, name, endpoints).
+
+        Raises:
+            InvalidArgument: a name that none, or more than one, of the waiting has.
+        """
+        with self._lock:
+            known = [one.hello for one in self._waiting.values()]
+            known += [one.hello for one in self._sessions.values()]
+        for hello in known:
+            if hello.cluster_id == child:
+                return child, hello.cluster, tuple(hello.endpoints)
+        named = [hello for hello in known if hello.cluster == child]
+        if len(named) == 1:
+            return named[0].cluster_id, child, tuple(named[0].endpoints)
+        if child.startswith("kc-"):
+            return child, "", ()
+        ids = ", ".join(hello.cluster_id for hello in named)
+        raise InvalidArgument(
+            f"mount.cluster_id: found {child!r}; "
+            + (f"several clusters are called so: {ids}" if ids else "no cluster of that name waits")
+            + "; a cluster id would be right (see: kdir mounts)"
+        )
+
+    def check_mount(self, path: Path, cluster_id: str) -> None:
+        """What must hold before a child is mounted: no loop, and the child does not disagree.
+
+        Raises:
+            MountLoop: it is this cluster, one above it, or mounted elsewhere.
+            MountDisagrees: a child that waits believes to be mounted elsewhere.
+        """
+        self._refuse_loop(cluster_id)
+        for mount, row in self._federation.view().rows().items():
+            if row.row.cluster_id == cluster_id:
+                raise MountLoop(
+                    f"cluster {cluster_id} is mounted at {mount} already; "
+                    f"it cannot be at {path} too",
+                    mounted_at=mount,
+                )
+        with self._lock:
+            waiting = self._waiting.get(cluster_id)
+        if waiting is not None and waiting.hello.epoch == 0 and waiting.hello.mount != str(path):
+            raise MountDisagrees(
+                f"the mount would be {path}, the child {waiting.hello.cluster} "
+                f"({cluster_id}) says {waiting.hello.mount}",
+                parent_mount=path,
+                child_mount=waiting.hello.mount,
+            )
+
+    def _refuse_loop(self, cluster_id: str) -> None:
+        if cluster_id == self._cluster_id or cluster_id in self._ancestors():
+            raise MountLoop(
+                f"cluster {cluster_id} is {self._cluster} itself or above it; "
+                f"it cannot be mounted below",
+                ancestors=" ".join([*self._ancestors(), self._cluster_id]),
+            )

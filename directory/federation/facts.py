@@ -1,0 +1,243 @@
+"""What a cluster's store keeps of its parent and children, as values; refuses to talk to either.
+
+Everything that comes down the parent link is committed to the child's own store (DESIGN §4), so
+that a restart, at any age, starts from it. Ages are kept as the unix time of the owner's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kdir.v1 import federation_pb2
+
+from directory.codec import policies_from_proto, policies_to_proto
+from directory.namespace import keys
+from directory.namespace.entry import Directory, Policies
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Put, Remove, Write
+from resolver.path import Path
+
+__all__ = [
+    "UNMOUNTED_KEY",
+    "Position",
+    "TableRow",
+    "bare",
+    "below_rows",
+    "below_writes",
+    "child_hello",
+    "child_writes",
+    "inherited_levels",
+    "inherited_policies",
+    "inherited_writes",
+    "level_of",
+    "position_of",
+    "table_rows",
+    "table_writes",
+    "welcome_writes",
+]
+
+UNMOUNTED_KEY: Final = b"f/unmounted"
+_INHERITED: Final = b"f/inherited"
+_BELOW: Final = b"f/below/"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a cluster hangs, as its own store says."""
+
+    mount: Path
+    epoch: int = 0
+    """0: no parent ever confirmed the mount."""
+    parent: federation_pb2.Welcome | None = None
+    confirmed_at_ms: int = 0
+    unmounted: str = ""
+    """Why it must not serve, in the parent's words; empty = it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One mount, with the time of its owner's word."""
+
+    row: federation_pb2.MountRow
+    word_ms: int
+
+    @property
+    def mount(self) -> Path:
+        """The mount point."""
+        return Path.parse(self.row.mount)
+
+    def aged(self, now_ms: int) -> federation_pb2.MountRow:
+        """The row with its age as of now, for handing on."""
+        row = federation_pb2.MountRow()
+        row.CopyFrom(self.row)
+        row.age_seconds = max(0.0, (now_ms - self.word_ms) / 1000)
+        return row
+
+    @classmethod
+    def received(cls, row: federation_pb2.MountRow, now_ms: int) -> TableRow:
+        """A row as it came in: its age counts from the owner's word, not from now."""
+        age_ms = int(max(0.0, min(row.age_seconds, 10.0**9)) * 1000)
+        return cls(row, now_ms - age_ms)
+
+
+def _stamped(at_ms: int, body: bytes) -> bytes:
+    return max(0, at_ms).to_bytes(8, "big") + body
+
+
+def _unstamped(value: bytes) -> tuple[int, bytes]:
+    return int.from_bytes(value[:8], "big"), value[8:]
+
+
+def position_of(snapshot: Snapshot, configured: Path) -> Position:
+    """Where this cluster hangs: what a parent confirmed last, else what its config says."""
+    gone = snapshot.fact(UNMOUNTED_KEY)
+    value = snapshot.fact(keys.PARENT)
+    if value is None:
+        return Position(configured, unmounted=gone.decode() if gone else "")
+    at_ms, body = _unstamped(value)
+    welcome = federation_pb2.Welcome.FromString(body)
+    return Position(
+        mount=Path.parse(welcome.mount),
+        epoch=welcome.epoch,
+        parent=welcome,
+        confirmed_at_ms=at_ms,
+        unmounted=gone.decode() if gone else "",
+    )
+
+
+def welcome_writes(
+    snapshot: Snapshot, welcome: federation_pb2.Welcome, now_ms: int
+) -> tuple[Write, ...]:
+    """Records what the parent said of this mount; nothing where it said so before."""
+    value = snapshot.fact(keys.PARENT)
+    writes: list[Write] = []
+    known = federation_pb2.Welcome.FromString(_unstamped(value)[1]) if value else None
+    if known is None or _lasting(known) != _lasting(welcome):
+        body = welcome.SerializeToString(deterministic=True)
+        writes.append(Put(keys.PARENT, _stamped(now_ms, body)))
+    if snapshot.fact(UNMOUNTED_KEY) is not None:
+        writes.append(Remove(UNMOUNTED_KEY))
+    return tuple(writes)
+
+
+def _lasting(welcome: federation_pb2.Welcome) -> federation_pb2.Welcome:
+    # The parent's revision moves with every change of the parent; it alone is no news of the mount.
+    copy = federation_pb2.Welcome()
+    copy.CopyFrom(welcome)
+    copy.revision = 0
+    return copy
+
+
+def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:
+    """The mount table that the parent handed down last, as committed."""
+    for _, value in snapshot.facts(keys.MOUNT_ROW):
+        at_ms, body = _unstamped(value)
+        yield TableRow(federation_pb2.MountRow.FromString(body), at_ms)
+
+
+def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, ...]:
+    """Records a new mount table: only the rows that differ in more than age and counts."""
+    known = dict(snapshot.facts(keys.MOUNT_ROW))
+    writes: list[Write] = []
+    for one in rows:
+        key = keys.mount_row_key(one.row.mount)
+        before = known.pop(key, None)
+        if before is None or _unstamped(before)[1] != bare(one.row):
+            writes.append(Put(key, _stamped(one.word_ms, bare(one.row))))
+    writes.extend(Remove(key) for key in known)
+    return tuple(writes)
+
+
+def bare(row: federation_pb2.MountRow) -> bytes:
+    """A row without what changes all the time: what makes it news."""
+    copy = federation_pb2.MountRow()
+    copy.CopyFrom(row)
+    copy.age_seconds = 0
+    copy.topic_count = 0
+    copy.linked = False
+    return copy.SerializeToString(deterministic=True)
+
+
+def child_hello(snapshot: Snapshot, cluster_id: str) -> tuple[federation_pb2.Hello, int] | None:
+    """What a child last told of itself, and when (unix ms); None if it never linked."""
+    value = snapshot.fact(keys.child_key(cluster_id))
+    if value is None:
+        return None
+    at_ms, body = _unstamped(value)
+    return federation_pb2.Hello.FromString(body), at_ms
+
+
+def child_writes(snapshot: Snapshot, hello: federation_pb2.Hello, now_ms: int) -> tuple[Write, ...]:
+    """Records what a child told of itself, where it is news."""
+    lasting = federation_pb2.Hello()
+    lasting.CopyFrom(hello)
+    lasting.topic_count = 0
+    known = child_hello(snapshot, hello.cluster_id)
+    if known is not None and known[0] == lasting:
+        return ()
+    body = lasting.SerializeToString(deterministic=True)
+    return (Put(keys.child_key(hello.cluster_id), _stamped(now_ms, body)),)
+
+
+def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
+    """The mounts below a child, as it last told."""
+    value = snapshot.fact(_BELOW + cluster_id.encode())
+    if value is None:
+        return []
+    at_ms, body = _unstamped(value)
+    table = federation_pb2.MountTable.FromString(body)
+    return [TableRow.received(row, at_ms) for row in table.rows]
+
+
+def below_writes(
+    snapshot: Snapshot, cluster_id: str, rows: Iterable[TableRow], now_ms: int
+) -> tuple[Write, ...]:
+    """Records the mounts below a child, where they differ in more than age and counts."""
+    key = _BELOW + cluster_id.encode()
+    fresh = list(rows)
+    value = snapshot.fact(key)
+    if value is not None:
+        known = federation_pb2.MountTable.FromString(_unstamped(value)[1])
+        if [bare(row) for row in known.rows] == [bare(one.row) for one in fresh]:
+            return ()
+    elif not fresh:
+        return ()
+    table = federation_pb2.MountTable(rows=[one.aged(now_ms) for one in fresh])
+    return (Put(key, _stamped(now_ms, table.SerializeToString(deterministic=True))),)
+
+
+def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
+    """What the ancestors above the mount set, from the root down, as the parent last said."""
+    value = snapshot.fact(_INHERITED)
+    if value is None:
+        return []
+    return list(federation_pb2.Inherited.FromString(_unstamped(value)[1]).levels)
+
+
+def inherited_policies(snapshot: Snapshot) -> list[Policies]:
+    """The policies of those levels."""
+    return [policies_from_proto(level.policies) for level in inherited_levels(snapshot)]
+
+
+def inherited_writes(
+    snapshot: Snapshot, inherited: federation_pb2.Inherited, now_ms: int
+) -> tuple[Write, ...]:
+    """Records what is inherited, with the parent's incarnation and revision, where it is news."""
+    known = snapshot.fact(_INHERITED)
+    if known is not None:
+        before = federation_pb2.Inherited.FromString(_unstamped(known)[1])
+        if before.levels == inherited.levels and before.incarnation == inherited.incarnation:
+            return ()
+    body = inherited.SerializeToString(deterministic=True)
+    return (Put(_INHERITED, _stamped(now_ms, body)),)
+
+
+def level_of(path: Path, directory: Directory) -> federation_pb2.InheritedLevel:
+    """What one directory sets, as it is handed down."""
+    return federation_pb2.InheritedLevel(
+        path=str(path),
+        policies=policies_to_proto(directory.policies),
+        changed_by=directory.changed_by,
+    )

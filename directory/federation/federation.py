@@ -1,0 +1,264 @@
+"""Federation of one cluster: where it hangs, the mounts it knows, and what it tells of them.
+
+Keeps a view of the replica's newest facts and hands it to calls; refuses to decide about paths
+(``referral.py``) or to hold streams (``parent_link.py``, ``children.py``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kdir.v1 import federation_pb2
+
+from directory.federation import facts
+from directory.federation.facts import Position, TableRow
+from directory.federation.referral import Direction, NoWay, Refer, outside, towards
+from directory.namespace.entry import Mount
+from directory.namespace.keys import ENTRY
+from directory.namespace.snapshot import Snapshot
+from directory.store.replica import Applied, Replica
+from resolver.path import Path
+
+__all__ = ["Federation", "Member", "View", "unix_ms"]
+
+
+def unix_ms() -> int:
+    """Unix time, milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one snapshot says of federation. ``own`` are the mounts of this cluster, ``below`` those
+    that children told of, ``above`` what the parent handed down about the rest of the tree.
+    """
+
+    position: Position
+    own: Mapping[Path, TableRow]
+    mounts: Mapping[str, tuple[Path, Mount]]
+    """This cluster's mounts by the child's cluster id."""
+    below: Mapping[Path, TableRow]
+    above: Mapping[Path, TableRow]
+    sequence: int
+    """Rises with each new view."""
+
+    def rows(self) -> dict[Path, TableRow]:
+        """Every mount that is known; of two words the one nearer to the owner."""
+        return {**self.above, **self.below, **self.own}
+
+    def deepest(self, path: Path) -> TableRow | None:
+        """The row of the table handed down whose mount is the longest prefix of ``path``."""
+        for length in range(len(path), 0, -1):
+            row = self.above.get(Path(path.segments[:length]))
+            if row is not None:
+                return row
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Who speaks for a cluster on its links: one of its servers."""
+
+    cluster_id: str
+    cluster: str
+    server_id: str
+    endpoints: Callable[[], tuple[str, ...]]
+    """Where the cluster's servers may be asked, ``host:port``."""
+    heartbeat_seconds: float
+    feature_level: int = 1
+
+
+class Federation:
+    """The federation side of one cluster."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        configured_mount: Path,
+        parent: tuple[str, ...],
+        clock_ms: Callable[[], int] = unix_ms,
+    ) -> None:
+        self._replica = replica
+        self._configured_mount = configured_mount
+        self._parent = parent
+        self._clock_ms = clock_ms
+        self._lock = threading.Lock()
+        self._view: View | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._live: dict[str, LiveChild] = {}
+        self._heard_table: Mapping[Path, TableRow] = {}
+        replica.subscribe(self._applied)
+
+    def view(self) -> View:
+        """The newest view.
+
+        Raises:
+            NotReady: the tree is not loaded.
+        """
+        view = self._view
+        if view is not None:
+            return view
+        with self._lock:
+            if self._view is None:
+                self._view = self._build(self._replica.snapshot, 1)
+            return self._view
+
+    @property
+    def mount(self) -> Path:
+        """Where this cluster hangs; while nothing is loaded, where its config says."""
+        view = self._view
+        return view.position.mount if view is not None else self._configured_mount
+
+    @property
+    def configured_mount(self) -> Path:
+        """Where its config says that it hangs; counts until a parent has confirmed a mount."""
+        return self._configured_mount
+
+    @property
+    def parent_endpoints(self) -> tuple[str, ...]:
+        """Where the parent may be asked: as configured, then as it said."""
+        if not self._parent:
+            return ()
+        parent = self.view().position.parent
+        told = tuple(parent.parent_endpoints) if parent else ()
+        return tuple(dict.fromkeys((*told, *self._parent)))
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Calls ``listener`` after each change of the view, from the replica's thread."""
+        self._listeners.append(listener)
+
+    def _applied(self, applied: Applied) -> None:
+        if self._view is not None and not (applied.reloaded or _concerns(applied)):
+            return
+        with self._lock:
+            sequence = self._view.sequence + 1 if self._view else 1
+            self._view = self._build(applied.after, sequence)
+        self.changed()
+
+    def changed(self) -> None:
+        """Tells the listeners that something that they hand on is new."""
+        for listener in self._listeners:
+            listener()
+
+    def _build(self, snapshot: Snapshot, sequence: int) -> View:
+        position = facts.position_of(snapshot, self._configured_mount)
+        now = self._clock_ms()
+        own: dict[Path, TableRow] = {}
+        mounts: dict[str, tuple[Path, Mount]] = {}
+        below: dict[Path, TableRow] = {}
+        for relative, mount in snapshot.mounts():
+            path = position.mount.join(relative)
+            mounts[mount.cluster_id] = (path, mount)
+            own[path] = TableRow(_row(path, mount, snapshot), now)
+            for row in facts.below_rows(snapshot, mount.cluster_id):
+                if path.is_prefix_of(row.mount) and row.mount != path:
+                    below[row.mount] = row
+        above = {
+            row.mount: row
+            for row in facts.table_rows(snapshot)
+            if row.mount != position.mount and not position.mount.is_prefix_of(row.mount)
+        }
+        return View(position, own, mounts, below, above, sequence)
+
+    def down(self, mount_path: Path, mount: Mount) -> Refer:
+        """The referral to a child mounted here."""
+        row = self.view().own.get(mount_path)
+        endpoints = tuple(row.row.endpoints) if row else mount.endpoints
+        return Refer(
+            Direction.DOWN,
+            mount_path,
+            mount.cluster_id,
+            mount.cluster,
+            mount.epoch,
+            endpoints,
+            self._clock_ms(),
+        )
+
+    def towards(self, hint: TableRow) -> Refer:
+        """The referral to a mount of the table, whichever way it lies."""
+        below = self.mount.is_prefix_of(hint.mount)
+        return towards(hint, Direction.DOWN if below else Direction.DIRECT)
+
+    def outside(self, path: Path) -> Refer | NoWay:
+        """The answer for a path that is not below our mount."""
+        view = self.view()
+        return outside(path, view.position, view.deepest, self.parent_endpoints, self._clock_ms())
+
+    def rows_below(self) -> list[TableRow]:
+        """What the parent is told: the mounts of this cluster, and those below them."""
+        view = self.view()
+        return [self._enlivened(row) for row in {**view.below, **view.own}.values()]
+
+    def rows_everywhere(self) -> list[TableRow]:
+        """What a child is told, and what ``kdir mounts`` shows: every mount known here."""
+        rows = self.view().rows()
+        return [self._enlivened(rows[path]) for path in sorted(rows)]
+
+    def hear_table(self, rows: list[TableRow]) -> None:
+        """The table as the parent told it now, with counts and ages that are not worth a commit."""
+        self._heard_table = {row.mount: row for row in rows}
+
+    def heard(self, cluster_id: str, topic_count: int, *, linked: bool) -> None:
+        """A child was heard of, or went away."""
+        self._live[cluster_id] = LiveChild(topic_count, linked, self._clock_ms())
+
+    def live(self, cluster_id: str) -> LiveChild | None:
+        """How a child is doing, as far as this server heard itself."""
+        return self._live.get(cluster_id)
+
+    def has_met(self, cluster_id: str) -> bool:
+        """Whether the child has ever linked to a server of this cluster."""
+        return facts.child_hello(self._replica.snapshot, cluster_id) is not None
+
+    def silent_seconds(self, live: LiveChild) -> float:
+        """For how long nothing was heard of a child."""
+        return max(0, self._clock_ms() - live.heard_ms) / 1000
+
+    def _enlivened(self, one: TableRow) -> TableRow:
+        if one.mount not in self.view().own:
+            heard = self._heard_table.get(one.mount)
+            same = heard is not None and heard.row.cluster_id == one.row.cluster_id
+            return heard if heard is not None and same else one
+        live = self._live.get(one.row.cluster_id)
+        if live is None:
+            return one
+        row = federation_pb2.MountRow()
+        row.CopyFrom(one.row)
+        row.topic_count = live.topic_count
+        row.linked = live.linked
+        # While the child is linked the word is ours, and fresh.
+        return TableRow(row, self._clock_ms() if live.linked else live.heard_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveChild:
+    """How a child is doing."""
+
+    topic_count: int
+    linked: bool
+    heard_ms: int
+
+
+def _concerns(applied: Applied) -> bool:
+    """Whether a change touches facts of federation, or a container (which may be a mount)."""
+    for write in applied.writes:
+        key = write.key
+        if key.startswith(b"f/") or (key.startswith(ENTRY) and key[10:11] == b"c"):
+            return True
+    return False
+
+
+def _row(path: Path, mount: Mount, snapshot: Snapshot) -> federation_pb2.MountRow:
+    known = facts.child_hello(snapshot, mount.cluster_id)
+    hello = known[0] if known else None
+    return federation_pb2.MountRow(
+        mount=str(path),
+        cluster_id=mount.cluster_id,
+        cluster=(hello.cluster if hello else "") or mount.cluster,
+        epoch=mount.epoch,
+        endpoints=(hello.endpoints if hello else ()) or mount.endpoints,
+        topic_count=hello.topic_count if hello else 0,
+    )

@@ -1,0 +1,276 @@
+"""The child's side of the link: one elected server holds a stream to the parent.
+
+What comes down is committed to the child's own store, fenced by the election, before anybody acts
+on it. Refuses to serve or stop serving anything itself: the facts it commits decide that.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+from kdir.v1 import federation_pb2, federation_pb2_grpc
+
+from directory.federation import facts
+from directory.federation.facts import TableRow
+from directory.federation.federation import Federation, Member, unix_ms
+from directory.store.base import Leadership, Put, Store, StoreAway, Write
+from directory.store.replica import Replica
+from directory.writer import Writer
+from resolver.errors import KdirError, MountLoop, UnknownChild
+from resolver.status import from_rpc_error
+
+__all__ = ["LinkStatus", "ParentLink"]
+
+_log = logging.getLogger(__name__)
+_ROLE = "parent-link"
+_SILENT_BEATS = 3
+_Outbox = queue.SimpleQueue[federation_pb2.LinkRequest | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """How the link is doing. Seconds are by the monotonic clock."""
+
+    configured: bool
+    holder: bool = False
+    """This server is the elected one."""
+    linked: bool = False
+    message: str = ""
+    heard_seconds: float | None = None
+
+
+class ParentLink:
+    """Keeps the link to the parent up, for ever, on a thread of its own."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        store: Store,
+        replica: Replica,
+        writer: Writer,
+        member: Member,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._federation = federation
+        self._store = store
+        self._replica = replica
+        self._writer = writer
+        self._member = member
+        self._heartbeat_seconds = member.heartbeat_seconds
+        self._clock = clock
+        self._stop = threading.Event()
+        self._news = threading.Event()
+        self._call: grpc.Call | None = None
+        self._thread = threading.Thread(target=self._run, name="parent-link", daemon=True)
+        self._holder = False
+        self._linked = False
+        self._message = "not tried yet"
+        self._heard_at: float | None = None
+        federation.subscribe(self._news.set)
+
+    def start(self) -> None:
+        """Begins, in the background."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the link and gives the role up."""
+        self._stop.set()
+        self._news.set()
+        call = self._call
+        if call is not None:
+            call.cancel()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def status(self) -> LinkStatus:
+        """How the link is doing."""
+        heard = self._heard_at
+        return LinkStatus(
+            configured=True,
+            holder=self._holder,
+            linked=self._linked,
+            message="" if self._linked else self._message,
+            heard_seconds=None if heard is None else self._clock() - heard,
+        )
+
+    # -- holding the role ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        turn = 0
+        while not self._stop.is_set():
+            leadership = self._take_role()
+            if leadership is None:
+                self._stop.wait(self._heartbeat_seconds)
+                continue
+            try:
+                while leadership.held() and not self._stop.is_set():
+                    turn += 1
+                    self._one_link(leadership, turn)
+                    self._stop.wait(min(1.0, self._heartbeat_seconds))
+            finally:
+                self._holder = False
+                leadership.release()
+
+    def _take_role(self) -> Leadership | None:
+        try:
+            # What is loaded decides what hello says: not before it is.
+            self._federation.view()
+            leadership = self._store.elect(_ROLE, self._member.server_id)
+        except (KdirError, StoreAway) as error:
+            self._message = str(error)
+            return None
+        self._holder = leadership is not None
+        return leadership
+
+    # -- one link --------------------------------------------------------------------------------
+
+    def _one_link(self, leadership: Leadership, turn: int) -> None:
+        endpoints = self._federation.parent_endpoints
+        endpoint = endpoints[turn % len(endpoints)]
+        outbox: _Outbox = queue.SimpleQueue()
+        try:
+            with grpc.insecure_channel(endpoint) as channel:
+                outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
+                stub = federation_pb2_grpc.FederationServiceStub(channel)
+                call = stub.Link(iter(outbox.get, None))
+                self._call = call
+                sender = threading.Thread(
+                    target=self._speak, args=(call, outbox), name="parent-link-up", daemon=True
+                )
+                sender.start()
+                for response in call:
+                    self._heard_at = self._clock()
+                    self._take(response, leadership)
+                    if self._stop.is_set():
+                        break
+                self._message = f"{endpoint} ended the link"
+        except grpc.RpcError as error:
+            self._refused(endpoint, from_rpc_error(error), leadership)
+        except (KdirError, StoreAway) as error:
+            self._message = str(error)
+        finally:
+            if self._linked:
+                _log.warning("the link to the parent at %s is down: %s", endpoint, self._message)
+            self._linked = False
+            outbox.put(None)
+            call_now, self._call = self._call, None
+            if call_now is not None:
+                call_now.cancel()
+
+    def _hello(self) -> federation_pb2.Hello:
+        position = self._federation.view().position
+        snapshot = self._replica.snapshot
+        fresh = bool(position.unmounted)
+        return federation_pb2.Hello(
+            cluster_id=self._member.cluster_id,
+            cluster=self._member.cluster,
+            mount=str(self._federation.configured_mount if fresh else position.mount),
+            epoch=0 if fresh else position.epoch,
+            endpoints=self._member.endpoints(),
+            feature_level=self._member.feature_level,
+            incarnation=snapshot.incarnation,
+            topic_count=snapshot.topic_count,
+        )
+
+    def _speak(self, call: grpc.Call, outbox: _Outbox) -> None:
+        """What goes up: the mounts below at each change, a heartbeat when idle. Hangs up on a
+        parent that has been silent for too long.
+        """
+        told: list[bytes] | None = None
+        started = self._clock()
+        while call.is_active() and not self._stop.is_set():
+            self._news.clear()
+            rows = self._federation.rows_below()
+            table = [row.row.SerializeToString(deterministic=True) for row in rows]
+            if self._linked and table != told:
+                told = table
+                now = unix_ms()
+                below = federation_pb2.MountTable(rows=[row.aged(now) for row in rows])
+                outbox.put(federation_pb2.LinkRequest(mounts_below=below))
+            elif self._linked:
+                beat = federation_pb2.Heartbeat(
+                    topic_count=self._replica.snapshot.topic_count,
+                    endpoints=self._member.endpoints(),
+                    revision=self._replica.snapshot.revision,
+                )
+                outbox.put(federation_pb2.LinkRequest(heartbeat=beat))
+            heard = max(started, self._heard_at or started)
+            if self._clock() - heard > _SILENT_BEATS * self._heartbeat_seconds:
+                self._message = "the parent has been silent for too long"
+                call.cancel()
+                return
+            self._news.wait(self._heartbeat_seconds)
+
+    def _take(self, response: federation_pb2.LinkResponse, leadership: Leadership) -> None:
+        snapshot = self._replica.snapshot
+        match response.WhichOneof("kind"):
+            case "welcome":
+                self._welcomed(response.welcome, leadership)
+            case "remounted":
+                self._welcomed(response.remounted, leadership)
+            case "mount_table":
+                now = unix_ms()
+                rows = [TableRow.received(row, now) for row in response.mount_table.rows]
+                self._federation.hear_table(rows)
+                self._commit(facts.table_writes(snapshot, rows), leadership)
+            case "inherited":
+                self._commit(
+                    facts.inherited_writes(snapshot, response.inherited, unix_ms()), leadership
+                )
+            case "unmounted":
+                self._unmounted(response.unmounted.message, leadership)
+            case _:
+                pass
+
+    def _welcomed(self, welcome: federation_pb2.Welcome, leadership: Leadership) -> None:
+        own_id = self._member.cluster_id
+        if own_id in welcome.ancestor_cluster_ids:
+            chain = " → ".join(welcome.ancestor_cluster_ids)
+            raise MountLoop(f"the parent hangs below this cluster itself: {chain} → {own_id}")
+        self._commit(facts.welcome_writes(self._replica.snapshot, welcome, unix_ms()), leadership)
+        if not self._linked:
+            _log.info(
+                "linked to parent %s at %s, mounted at %s, epoch %d",
+                welcome.parent_cluster,
+                welcome.parent_mount,
+                welcome.mount,
+                welcome.epoch,
+            )
+        self._linked = True
+        self._news.set()
+
+    def _unmounted(self, message: str, leadership: Leadership) -> None:
+        _log.warning("unmounted: %s", message)
+        writes: tuple[Write, ...] = (Put(facts.UNMOUNTED_KEY, message.encode()),)
+        self._commit(writes, leadership)
+        raise UnknownChild(message)
+
+    def _refused(self, endpoint: str, error: KdirError, leadership: Leadership) -> None:
+        changed = self._message != str(error)
+        self._message = str(error)
+        if changed and not self._stop.is_set():
+            _log.warning("no link to the parent at %s: %s", endpoint, error)
+        position = self._federation.view().position
+        parent = position.parent
+        if (
+            isinstance(error, UnknownChild)
+            and parent is not None
+            and not position.unmounted
+            and error.metadata.get("parent_cluster_id") == parent.parent_cluster_id
+        ):
+            # The very parent that confirmed the mount says there is none: unmounted while away.
+            writes: tuple[Write, ...] = (Put(facts.UNMOUNTED_KEY, error.message.encode()),)
+            try:
+                self._commit(writes, leadership)
+            except (KdirError, StoreAway) as failure:
+                _log.warning("cannot record that this cluster is unmounted: %s", failure)
+
+    def _commit(self, writes: tuple[Write, ...], leadership: Leadership) -> None:
+        if writes:
+            self._writer.put_facts(writes, guards=(leadership.guard,))

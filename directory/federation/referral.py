@@ -1,0 +1,88 @@
+"""What may be referred to whom: the pure half of answering for paths that are not ours.
+
+Refuses to follow a referral; the client does that, and checks (DESIGN §4).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from directory.federation.facts import Position, TableRow
+from resolver.path import Path
+
+__all__ = ["Direction", "NoWay", "Refer", "outside", "towards"]
+
+
+class Direction(enum.IntEnum):
+    """Which way a referral leads; the numbers are those of ``kdir.v1.ReferralKind``."""
+
+    DOWN = 1
+    UP = 2
+    DIRECT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Refer:
+    """Not mine: ask that mount."""
+
+    direction: Direction
+    mount: Path
+    cluster_id: str
+    cluster: str
+    epoch: int
+    endpoints: tuple[str, ...]
+    word_ms: int
+    """Unix ms of the owner's word."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoWay:
+    """Nothing leads there from here."""
+
+    message: str
+
+
+def towards(hint: TableRow, direction: Direction) -> Refer:
+    """The referral to a mount of the table."""
+    row = hint.row
+    return Refer(
+        direction,
+        hint.mount,
+        row.cluster_id,
+        row.cluster,
+        row.epoch,
+        tuple(row.endpoints),
+        hint.word_ms,
+    )
+
+
+def outside(
+    path: Path,
+    position: Position,
+    deepest: Callable[[Path], TableRow | None],
+    parent_endpoints: tuple[str, ...],
+    now_ms: int,
+) -> Refer | NoWay:
+    """The answer for a path that is not below our mount: *direct* where the mount table knows a
+    mount that is a prefix of it, else *up*, else no route. ``deepest`` looks the table up.
+    """
+    hint = deepest(path)
+    if hint is not None and hint.row.endpoints:
+        return towards(hint, Direction.DIRECT)
+    if parent_endpoints and not position.mount.is_root:
+        parent = position.parent
+        return Refer(
+            Direction.UP,
+            Path.parse(parent.parent_mount) if parent else position.mount.parent,
+            parent.parent_cluster_id if parent else "",
+            parent.parent_cluster if parent else "",
+            0,
+            parent_endpoints,
+            now_ms,
+        )
+    return NoWay(
+        f"nothing leads to {path} from the cluster mounted at {position.mount}: "
+        + ("it has no parent" if not parent_endpoints else "it is the root, and it is not below it")
+    )

@@ -1,0 +1,73 @@
+"""Effective policies: own value or the nearest ancestor's, maps key by key; refuses to store any.
+
+What comes from above the mount is handed in as one more, outermost level (DESIGN §6, KIP-37).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from functools import reduce
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from directory.namespace.entry import NO_POLICIES, Policies
+
+if TYPE_CHECKING:
+    from directory.namespace.snapshot import Snapshot
+
+__all__ = ["effective", "inherit", "levels_of", "settled"]
+
+_FIELDS: Final = tuple(one.name for one in fields(Policies))
+_MAPS: Final = frozenset(
+    {"topic_config", "producer_defaults", "consumer_defaults", "tags", "manage"}
+)
+
+
+def inherit(outer: Policies, inner: Policies) -> Policies:
+    """What holds where ``inner`` is set below ``outer``. A key that is cleared (``None``) stays so
+    until something nearer sets it.
+    """
+    if inner == NO_POLICIES:
+        return outer
+    if outer == NO_POLICIES:
+        return inner
+    values: dict[str, Any] = {}
+    for name in _FIELDS:
+        near, far = getattr(inner, name), getattr(outer, name)
+        if name in _MAPS:
+            values[name] = MappingProxyType({**far, **near}) if near else far
+        else:
+            values[name] = far if near is None else near
+    return Policies(**values)
+
+
+def effective(levels: Iterable[Policies]) -> Policies:
+    """What holds at the last of the levels, outermost first; cleared keys are gone."""
+    return settled(reduce(inherit, levels, NO_POLICIES))
+
+
+def settled(policies: Policies) -> Policies:
+    """Without the keys that are cleared: what an answer shows."""
+    changed: dict[str, Mapping[str, Any]] = {}
+    for name in _MAPS:
+        values = getattr(policies, name)
+        if any(value is None for value in values.values()):
+            changed[name] = MappingProxyType({k: v for k, v in values.items() if v is not None})
+    if not changed:
+        return policies
+    return Policies(**{name: changed.get(name, getattr(policies, name)) for name in _FIELDS})
+
+
+def levels_of(snapshot: Snapshot, directory_id: int) -> list[Policies]:
+    """The policies of a directory and of those above it within the mount, outermost first; only
+    levels that set something.
+    """
+    levels: list[Policies] = []
+    node = snapshot.node(directory_id)
+    while node is not None:
+        if node.directory.policies is not NO_POLICIES and node.directory.policies != NO_POLICIES:
+            levels.append(node.directory.policies)
+        node = snapshot.node(node.parent_id) if node.parent_id else None
+    levels.reverse()
+    return levels

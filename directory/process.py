@@ -1,0 +1,195 @@
+"""The process of directory servers: command line, signals, drain; refuses to know any call.
+
+Exit codes: 0 after SIGTERM or SIGINT, 2 for a config, port or store that cannot be used (one
+sentence on stderr, nothing touched).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from directory.cluster import Cluster
+from directory.config import (
+    DEFAULT_LISTEN,
+    ConfigError,
+    KafkaConfig,
+    Listener,
+    ServerConfig,
+    check_loopback,
+    load_configs,
+)
+from directory.services.server import DirectoryServer
+from directory.store.base import Incompatible, StoreAway
+from resolver.errors import KdirError
+from resolver.path import Path
+
+__all__ = ["main"]
+
+_log = logging.getLogger("directory")
+
+_EXAMPLES = """\
+examples:
+  kdir server --mount /la/tracking --kafka kafka-1:9092
+      serve a running Kafka cluster's topics under their own names; changes nothing in Kafka
+  kdir server --config /etc/kdir/la-tracking.toml
+  kdir server --config /etc/kdir/            every *.toml in the folder, in one process
+  kdir server --check --config server.toml   say what it would do, and do nothing
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kdir server",
+        description="Run the directory server of one Kafka cluster, or of several.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="TOML file or folder; repeatable",
+    )
+    parser.add_argument(
+        "--mount", metavar="PATH", help="where the cluster hangs in the global tree"
+    )
+    parser.add_argument(
+        "--kafka", metavar="HOST:PORT", help="brokers to begin with, comma-separated"
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help=f"default {DEFAULT_LISTEN}")
+    parser.add_argument(
+        "--parent", metavar="HOST:PORT", help="servers of the parent, comma-separated"
+    )
+    parser.add_argument("--cluster", metavar="NAME", help="default: the mount, joined by -")
+    parser.add_argument(
+        "--store", metavar="ADDRESS", help="default: an sqlite file in the state folder"
+    )
+    parser.add_argument("--site", metavar="NAME", help="the site that it belongs to")
+    parser.add_argument("--check", action="store_true", help="validate, say what it would do, end")
+    parser.add_argument(
+        "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR")
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until SIGTERM or SIGINT."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=options.log_level,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        configs = _configs(options)
+        if options.check:
+            for config in configs:
+                sys.stdout.write(_intent(config) + "\n")
+            return 0
+        return _run(configs)
+    except (ConfigError, Incompatible, KdirError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except StoreAway as error:
+        sys.stderr.write(f"error: the store cannot be reached: {error}\n")
+        return 3
+
+
+def _configs(options: argparse.Namespace) -> list[ServerConfig]:
+    quick = ("mount", "kafka", "listen", "parent", "cluster", "store", "site")
+    given = [name for name in quick if getattr(options, name) is not None]
+    if options.config:
+        if given:
+            raise ConfigError(f"--{given[0]}: goes without --config; put it into the file")
+        return load_configs(options.config)
+    if options.mount is None:
+        raise ConfigError("--config FILE, or --mount PATH, is needed")
+    settings = {
+        name: getattr(options, name)
+        for name in ("cluster", "store", "site", "listen")
+        if getattr(options, name) is not None
+    }
+    check_loopback(settings.get("listen", DEFAULT_LISTEN))
+    if options.parent:
+        settings["parent"] = _addresses(options.parent)
+    if options.kafka:
+        bootstrap = _addresses(options.kafka)
+        settings["kafka"] = KafkaConfig(bootstrap, listeners=(Listener("default", bootstrap),))
+    return [ServerConfig.quick(Path.parse(options.mount), **settings)]
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _intent(config: ServerConfig) -> str:
+    kafka = config.kafka
+    allowed = (
+        ", ".join(sorted(kafka.ceiling)) if kafka and kafka.ceiling else "nothing: it observes"
+    )
+    lines = [
+        f"{config.cluster}: would serve {config.mount} on {config.listen} from {config.store}",
+        f"  parent: {', '.join(config.parent) or 'none'}",
+    ]
+    if kafka is not None:
+        lines.append(f"  kafka:  {', '.join(kafka.bootstrap)}; may change there: {allowed}")
+    lines += [
+        f"  site link {link.path} → {', '.join(map(str, link.targets))}" for link in config.links
+    ]
+    return "\n".join(lines)
+
+
+def _run(configs: Sequence[ServerConfig]) -> int:
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    servers: list[DirectoryServer] = []
+    addresses: dict[str, str] = {}
+    clusters: list[Cluster] = []
+    try:
+        by_listen: dict[str, list[Cluster]] = {}
+        for config in configs:
+            cluster = Cluster.open(config, lambda one=config: _endpoints(one, addresses))
+            clusters.append(cluster)
+            by_listen.setdefault(_own_address(config), []).append(cluster)
+        for key, behind in by_listen.items():
+            server = DirectoryServer(behind, behind[0].config.listen)
+            servers.append(server)
+            addresses[key] = server.address
+        for cluster in clusters:
+            cluster.start()
+        for server in servers:
+            server.start()
+        for cluster in clusters:
+            # One line that scripts can wait for and read the port from.
+            sys.stdout.write(
+                f"serving {cluster.config.mount} ({cluster.config.cluster} {cluster.cluster_id}) "
+                f"on {addresses[_own_address(cluster.config)]}\n"
+            )
+            sys.stdout.flush()
+        stop.wait()
+        _log.info("draining")
+    finally:
+        for server in servers:
+            server.drain()
+        for cluster in clusters:
+            cluster.stop()
+    return 0
+
+
+def _own_address(config: ServerConfig) -> str:
+    # Port 0 means a free port each: two clusters that both ask for one do not share it.
+    return f"{config.listen}#{config.cluster}" if config.listen.endswith(":0") else config.listen
+
+
+def _endpoints(config: ServerConfig, addresses: dict[str, str]) -> tuple[str, ...]:
+    if config.advertise:
+        return config.advertise
+    bound = addresses.get(_own_address(config))
+    return (bound,) if bound else ()

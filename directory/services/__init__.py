@@ -1,0 +1,1 @@
+"""The gRPC face of a directory server: thin handlers, interceptors of one concern each."""

@@ -1,0 +1,161 @@
+"""AdminService: what a server is and how it is doing; adoption, drift, acknowledgement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from kdir.v1 import admin_pb2
+
+from directory.cluster import FEATURE_LEVEL, Cluster
+from directory.services.call import Call
+from directory.services.hosting import Hosting
+from directory.services.rpc import Handler, Service
+from directory.store.replica import ReplicaState
+from resolver.errors import InvalidArgument, NotReady
+from resolver.path import Path
+from resolver.token import Token
+
+if TYPE_CHECKING:
+    from directory.kafka.reconciler import Reconciler
+
+__all__ = ["VERSION", "AdminService"]
+
+VERSION: Final = "0.1.0"
+
+
+class AdminService(Service):
+    """For operators."""
+
+    descriptor = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "GetStatus": self.get_status,
+            "AdoptTopics": self.adopt_topics,
+            "ListDrift": self.list_drift,
+            "Acknowledge": self.acknowledge,
+        }
+
+    def get_status(
+        self, request: admin_pb2.GetStatusRequest, call: Call
+    ) -> admin_pb2.GetStatusResponse:
+        """How a server is doing; answers also while nothing is loaded."""
+        call.check()
+        cluster = self._hosting.named(request.cluster)
+        state = cluster.replica.state
+        response = admin_pb2.GetStatusResponse(
+            replica_state=_REPLICA_STATES[state],
+            version=VERSION,
+            feature_level=FEATURE_LEVEL,
+            store=cluster.store.describe(),
+            uptime_seconds=time.monotonic() - cluster.started_at,
+        )
+        if state is not ReplicaState.LOADING:
+            snapshot = cluster.replica.snapshot
+            response.authority.CopyFrom(cluster.authority(snapshot))
+            response.topic_count = snapshot.topic_count
+            response.directory_count = snapshot.directory_count
+            response.quarantined.extend(
+                f"{key!r}: {why}" for key, why in snapshot.quarantined.items()
+            )
+        else:
+            response.authority.cluster.cluster_id = cluster.cluster_id
+            response.authority.cluster.cluster = cluster.config.cluster
+            response.authority.cluster.mount = str(cluster.mount)
+            response.authority.server = cluster.server_id
+        self._parent(cluster, response.parent)
+        if cluster.reconciler is not None:
+            _kafka(cluster.reconciler, response.kafka)
+        return response
+
+    @staticmethod
+    def _parent(cluster: Cluster, out: admin_pb2.ParentStatus) -> None:
+        status = cluster.link_status()
+        out.configured = status.configured
+        out.linked = status.linked
+        out.message = status.message
+        if status.heard_seconds is not None:
+            out.last_heard_seconds = status.heard_seconds
+        if cluster.replica.state is ReplicaState.LOADING:
+            return
+        position = cluster.federation.view().position
+        out.unmounted = bool(position.unmounted)
+        if position.parent is not None:
+            out.cluster_id = position.parent.parent_cluster_id
+
+    def _reconciler(self) -> tuple[Cluster, Reconciler]:
+        for cluster in self._hosting.clusters:
+            if cluster.reconciler is not None:
+                return cluster, cluster.reconciler
+        name = self._hosting.clusters[0].config.cluster
+        raise InvalidArgument(f"cluster {name} has no Kafka behind it")
+
+    def adopt_topics(
+        self, request: admin_pb2.AdoptTopicsRequest, call: Call
+    ) -> admin_pb2.AdoptTopicsResponse:
+        """Adoption by mapping rules, or what it would do."""
+        from directory.kafka.assembly import adoption_to_proto, rules_from_proto
+
+        cluster, reconciler = self._reconciler()
+        cluster.check_mounted()
+        call.check()
+        adoptions = reconciler.adopt(
+            rules_from_proto(request.rules), request.plan_only, request.remap_adopted
+        )
+        response = admin_pb2.AdoptTopicsResponse(
+            adoptions=[adoption_to_proto(one, cluster.mount) for one in adoptions]
+        )
+        if not request.plan_only:
+            snapshot = cluster.replica.snapshot
+            token = Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision)
+            response.token = str(token)
+        return response
+
+    def list_drift(
+        self, request: admin_pb2.ListDriftRequest, call: Call
+    ) -> admin_pb2.ListDriftResponse:
+        """Where Kafka differs from what is wished or recorded."""
+        from directory.kafka.assembly import drift_to_proto
+
+        call.check()
+        cluster, reconciler = self._reconciler()
+        path = Path.parse(request.path) if request.path else cluster.mount
+        drifts = reconciler.drift(path)
+        return admin_pb2.ListDriftResponse(drifts=[drift_to_proto(one) for one in drifts])
+
+    def acknowledge(
+        self, request: admin_pb2.AcknowledgeRequest, call: Call
+    ) -> admin_pb2.AcknowledgeResponse:
+        """Lets a stopped reconciler go on."""
+        call.check()
+        cluster, reconciler = self._reconciler()
+        if cluster.replica.state is ReplicaState.LOADING:
+            raise NotReady("nothing is loaded yet")
+        reconciler.acknowledge(request.stopped)
+        snapshot = cluster.replica.snapshot
+        token = Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision)
+        return admin_pb2.AcknowledgeResponse(token=str(token))
+
+
+def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus) -> None:
+    status = reconciler.status()
+    for field in admin_pb2.KafkaStatus.DESCRIPTOR.fields:
+        value = getattr(status, field.name)
+        if value is None:
+            continue
+        if field.is_repeated:
+            getattr(out, field.name).extend(sorted(value))
+        else:
+            setattr(out, field.name, value)
+
+
+_REPLICA_STATES: Final = {
+    ReplicaState.LOADING: admin_pb2.REPLICA_STATE_LOADING,
+    ReplicaState.SERVING: admin_pb2.REPLICA_STATE_SERVING,
+    ReplicaState.STALE: admin_pb2.REPLICA_STATE_STALE,
+}

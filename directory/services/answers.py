@@ -1,0 +1,188 @@
+"""From a snapshot's findings to the outcomes of the contract; the heart of Resolve.
+
+Order of an answer (DESIGN §4): below our mount the tree decides, and only we say *absent*;
+elsewhere a site link, then the mount table, then the parent; else *no route*.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from kdir.v1 import policies_pb2, resolve_pb2
+
+from directory.cluster import Cluster
+from directory.codec import entry_to_proto, policies_to_proto, record_to_proto
+from directory.config import SiteLink
+from directory.federation import facts
+from directory.federation.federation import unix_ms
+from directory.federation.referral import Direction, NoWay, Refer
+from directory.namespace.entry import Entry, Kind, Link
+from directory.namespace.lookup import (
+    DirectoryAt,
+    LinkAt,
+    Missing,
+    MountAt,
+    TopicAt,
+    Unreadable,
+    lookup,
+)
+from directory.namespace.policies import effective, levels_of
+from directory.namespace.snapshot import Snapshot
+from resolver.errors import Internal, InvalidArgument, NoRoute
+from resolver.path import ROOT, Path
+from resolver.status import to_outcome
+
+__all__ = ["Answers", "kind_of"]
+
+
+def kind_of(number: int) -> Kind | None:
+    """A kind of the contract; None where it is left open."""
+    return Kind(number) if number else None
+
+
+class Answers:
+    """Answers from one snapshot of one cluster. Made for one call: remembers what paths share."""
+
+    def __init__(self, cluster: Cluster, snapshot: Snapshot) -> None:
+        self._cluster = cluster
+        self._snapshot = snapshot
+        self._mount = cluster.mount
+        limits = cluster.config.limits
+        self._answer_seconds = limits.answer_seconds
+        self._absent_seconds = limits.absent_seconds
+        self._referral_seconds = limits.referral_seconds
+        self._effective: dict[int, policies_pb2.Policies | None] = {}
+
+    def resolve(
+        self,
+        path: Path,
+        outcome: resolve_pb2.Outcome,
+        prefer: Kind | None = None,
+        *,
+        no_follow: bool = False,
+    ) -> None:
+        """Fills in the outcome for one path."""
+        if not self._mount.is_prefix_of(path):
+            self._outside(path, outcome)
+            return
+        found = lookup(self._snapshot, path.segments[len(self._mount) :], prefer)
+        match found:
+            case TopicAt():
+                resolution = outcome.resolution
+                record_to_proto(found.record, str(path), resolution.entry)
+                resolution.container_too = found.container_too
+                self._hold(resolution, found.parent_id)
+            case DirectoryAt(node=node):
+                entry_to_proto(node.directory, str(path), node, outcome.resolution.entry)
+                self._hold(outcome.resolution, node.entry_id)
+            case LinkAt(relative=relative, link=link, rest=rest):
+                if no_follow and not rest:
+                    self._own_entry(path, link, outcome)
+                else:
+                    self._rewrite(self._mount.join(relative), link, rest, outcome.rewrite)
+            case MountAt(relative=relative, mount=mount, rest=rest):
+                where = self._mount.join(relative)
+                if no_follow and not rest:
+                    self._own_entry(path, mount, outcome)
+                else:
+                    self._refer(self._cluster.federation.down(where, mount), outcome.referral)
+            case Missing(nearest=nearest):
+                outcome.absent.nearest_directory = str(self._mount.join(nearest))
+                outcome.absent.lifetime_seconds = self._absent_seconds
+            case Unreadable(relative=relative, reason=reason):
+                where = self._mount.join(relative)
+                outcome.error.CopyFrom(
+                    to_outcome(
+                        Internal(f"the record of {where} cannot be read: {reason}; see kdir doctor")
+                    )
+                )
+            case _:
+                assert_never(found)
+
+    def _own_entry(self, path: Path, entry: Entry, outcome: resolve_pb2.Outcome) -> None:
+        entry_to_proto(entry, str(path), into=outcome.resolution.entry)
+        outcome.resolution.lifetime_seconds = self._answer_seconds
+
+    def _hold(self, resolution: resolve_pb2.Resolution, directory_id: int) -> None:
+        resolution.lifetime_seconds = self._answer_seconds
+        inherited = self.inherited(directory_id)
+        entry = resolution.entry
+        if inherited is None and not entry.HasField("policies"):
+            return
+        if inherited is not None:
+            resolution.effective.CopyFrom(inherited)
+        if entry.HasField("policies") and entry.HasField("topic"):
+            # Field by field, map key by map key: protobuf's merge is the inheritance rule.
+            resolution.effective.MergeFrom(entry.policies)
+
+    def inherited(self, directory_id: int) -> policies_pb2.Policies | None:
+        """The effective policies of a directory; None where nobody set anything."""
+        if directory_id not in self._effective:
+            levels = facts.inherited_policies(self._snapshot)
+            levels += levels_of(self._snapshot, directory_id)
+            message = policies_to_proto(effective(levels)) if levels else None
+            self._effective[directory_id] = message
+        return self._effective[directory_id]
+
+    def _rewrite(
+        self, where: Path, link: Link | SiteLink, rest: tuple[str, ...], out: resolve_pb2.Rewrite
+    ) -> None:
+        out.link = str(where)
+        out.paths.extend(str(target.join(rest)) for target in link.targets)
+        out.mode = link.mode.value
+        out.writes = link.writes.value
+        out.fall_back_on_absent = link.fall_back_on_absent
+        out.lifetime_seconds = self._referral_seconds
+
+    def _outside(self, path: Path, outcome: resolve_pb2.Outcome) -> None:
+        site_link = self._site_link(path)
+        if site_link is not None:
+            self._rewrite(site_link.path, site_link, path.below(site_link.path), outcome.rewrite)
+            outcome.rewrite.site_link = True
+            return
+        answer = self._cluster.federation.outside(path)
+        match answer:
+            case Refer():
+                self._refer(answer, outcome.referral)
+            case NoWay(message=message):
+                outcome.error.CopyFrom(to_outcome(NoRoute(message, mount=self._mount)))
+            case _:
+                assert_never(answer)
+
+    def _site_link(self, path: Path) -> SiteLink | None:
+        matching = [one for one in self._cluster.config.links if one.path.is_prefix_of(path)]
+        return max(matching, key=lambda one: len(one.path), default=None)
+
+    def refer_to_cluster(self, cluster: str, outcome: resolve_pb2.Outcome) -> None:
+        """The referral to a cluster by id or name; *no route* where none is known here."""
+        federation = self._cluster.federation
+        rows = [
+            row
+            for row in federation.rows_everywhere()
+            if cluster in (row.row.cluster_id, row.row.cluster)
+        ]
+        by_id = [row for row in rows if row.row.cluster_id == cluster]
+        chosen = by_id or rows
+        if len(chosen) > 1:
+            ids = ", ".join(row.row.cluster_id for row in chosen)
+            message = f"several clusters are called {cluster!r}: {ids}; give the cluster id"
+            outcome.error.CopyFrom(to_outcome(InvalidArgument(message, field="cluster")))
+        elif chosen:
+            self._refer(federation.towards(chosen[0]), outcome.referral)
+        else:
+            up = federation.outside(ROOT) if not self._mount.is_root else None
+            if isinstance(up, Refer) and up.direction is Direction.UP:
+                self._refer(up, outcome.referral)
+                return
+            message = f"no cluster {cluster!r} is known to {self._cluster.config.cluster}"
+            outcome.error.CopyFrom(to_outcome(NoRoute(message, cluster=cluster)))
+
+    def _refer(self, answer: Refer, out: resolve_pb2.Referral) -> None:
+        out.kind = answer.direction.value
+        out.mount = str(answer.mount)
+        out.cluster_id = answer.cluster_id
+        out.cluster = answer.cluster
+        out.epoch = answer.epoch
+        out.endpoints.extend(answer.endpoints[:20])
+        out.lifetime_seconds = self._referral_seconds
+        out.age_seconds = max(0, unix_ms() - answer.word_ms) // 1000

@@ -1,0 +1,133 @@
+"""From create and update requests to commands of the tree; refuses what no command can say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kdir.v1 import directory_pb2, entry_pb2
+
+from directory.codec import entry_from_proto, policies_from_proto
+from directory.namespace.command import (
+    CLEARED,
+    Command,
+    CreateDirectory,
+    CreateLink,
+    CreateMount,
+    CreateTopic,
+    UpdateEntry,
+)
+from directory.namespace.entry import Directory, Link, LinkMode, LinkWrites, Mount, Policies, Topic
+from resolver.errors import InvalidArgument
+from resolver.path import Path
+
+__all__ = ["create_command", "update_command"]
+
+_MAPS: Final = ("topic_config", "producer_defaults", "consumer_defaults", "tags", "manage")
+
+
+def create_command(request: directory_pb2.CreateEntryRequest, path: Path) -> Command:
+    """The command that a create request means.
+
+    Raises:
+        InvalidArgument: no kind is said, or a field is wrong; named.
+    """
+    if request.entry.WhichOneof("kind") is None:
+        raise InvalidArgument(
+            "entry: says no kind; one of directory, topic, link, mount would be right",
+            field="entry",
+        )
+    if request.make_parents and not request.entry.HasField("directory"):
+        raise InvalidArgument(
+            "make_parents: only a directory's tiers are made along; make the directory first",
+            field="make_parents",
+        )
+    entry = entry_from_proto(request.entry)
+    match entry:
+        case Directory(policies=policies, closed=closed):
+            return CreateDirectory(
+                path=path, make_parents=request.make_parents, policies=policies, closed=closed
+            )
+        case Topic(policies=policies):
+            return CreateTopic(
+                path=path,
+                physical_name=entry.physical_name,
+                partitions=entry.partitions,
+                replication_factor=entry.replication_factor,
+                policies=policies,
+            )
+        case Link():
+            return CreateLink(
+                path=path,
+                targets=entry.targets,
+                mode=entry.mode,
+                writes=entry.writes,
+                fall_back_on_absent=entry.fall_back_on_absent,
+            )
+        case Mount():
+            return CreateMount(
+                path=path,
+                cluster_id=entry.cluster_id,
+                cluster=entry.cluster,
+                endpoints=entry.endpoints,
+            )
+
+
+def update_command(request: directory_pb2.UpdateEntryRequest, path: Path, **common: Any) -> Command:
+    """The command that an update request means: the value of each field that the mask names.
+
+    Raises:
+        InvalidArgument: an empty mask, or a value that is wrong; unknown fields are refused later,
+            by planning, with the nearest known one.
+    """
+    if not request.update_mask.paths:
+        raise InvalidArgument(
+            "update_mask: empty; the fields to change would be right, such as policies.owner",
+            field="update_mask",
+        )
+    policies = policies_from_proto(request.entry.policies)
+    changes = {field: _value(field, request.entry, policies) for field in request.update_mask.paths}
+    return UpdateEntry(path=path, changes=changes, etag=request.etag, **common)
+
+
+def _value(field: str, entry: entry_pb2.Entry, policies: Policies) -> object:
+    if field == "policies":
+        return policies
+    group, _, rest = field.partition(".")
+    if group == "policies":
+        return _policy(rest, policies)
+    read = _FIELDS.get(field)
+    # A field that is not known here is not known to planning either, which names the nearest.
+    return read(entry) if read is not None else None
+
+
+def _policy(field: str, policies: Policies) -> object:
+    name, dot, key = field.partition(".")
+    value = getattr(policies, name, None)
+    if name in _MAPS and isinstance(value, Mapping):
+        if not dot:
+            return value
+        if key not in value:
+            return None
+        return CLEARED if value[key] is None else value[key]
+    return value
+
+
+def _mode(entry: entry_pb2.Entry) -> LinkMode:
+    return LinkMode(entry.link.mode or LinkMode.FIRST)
+
+
+def _writes(entry: entry_pb2.Entry) -> LinkWrites:
+    return LinkWrites(entry.link.writes or LinkWrites.STAY)
+
+
+_FIELDS: Final[Mapping[str, Callable[[entry_pb2.Entry], object]]] = {
+    "directory.closed": lambda entry: entry.directory.closed,
+    "link.targets": lambda entry: tuple(Path.parse(text) for text in entry.link.targets),
+    "link.mode": _mode,
+    "link.writes": _writes,
+    "link.fall_back_on_absent": lambda entry: entry.link.fall_back_on_absent,
+    "topic.partitions": lambda entry: entry.topic.partitions,
+    "mount.endpoints": lambda entry: tuple(entry.mount.endpoints),
+    "mount.cluster": lambda entry: entry.mount.cluster,
+}

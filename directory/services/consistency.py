@@ -1,0 +1,56 @@
+"""Which snapshot a request reads: chosen once, here, from its token (habit: SpiceDB's middleware).
+
+*Not ready*, *stale within the limit* and *too stale* are told apart here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from directory.namespace.snapshot import Snapshot
+from directory.services.call import Call
+from directory.store.replica import Replica, ReplicaState
+from resolver.errors import TokenExpired, Unreachable
+from resolver.token import Token
+
+__all__ = ["LONGEST_WAIT_SECONDS", "read_at"]
+
+LONGEST_WAIT_SECONDS: Final = 5.0
+"""A token from the future (or a forged one) does not hold a thread for longer."""
+
+
+def read_at(
+    replica: Replica, cluster_id: str, max_stale_seconds: float, token: str, call: Call
+) -> Snapshot:
+    """The snapshot to answer from, at least as new as the token's position of this cluster.
+    Positions of other clusters are ignored.
+
+    Raises:
+        NotReady: nothing is loaded yet.
+        Unreachable: the store has been away for longer than the limit.
+        InvalidToken: not one of ours.
+        TokenExpired: of another life of the store.
+        TokenFromFuture: that revision did not come in time.
+        DeadlineExceeded
+    """
+    snapshot = replica.snapshot
+    if replica.state is ReplicaState.STALE and replica.age_seconds > max_stale_seconds:
+        raise Unreachable(
+            f"the store has been away for {replica.age_seconds:.0f} s; "
+            f"answers are given for {max_stale_seconds:.0f} s at most",
+            age_seconds=f"{replica.age_seconds:.1f}",
+        )
+    if not token:
+        return snapshot
+    position = Token.parse(token).positions.get(cluster_id)
+    if position is None:
+        return snapshot
+    if position.incarnation != snapshot.incarnation:
+        raise TokenExpired(
+            "token: given by an earlier life of the store, which was restored, migrated or made "
+            "anew since; read again without it",
+            incarnation=snapshot.incarnation,
+        )
+    if position.revision <= snapshot.revision:
+        return snapshot
+    return replica.wait_for(position.revision, call.seconds_left(LONGEST_WAIT_SECONDS))

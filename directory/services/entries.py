@@ -1,0 +1,313 @@
+"""DirectoryService: get, list, create, update, delete, move, on the asked server's own tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
+
+from directory.cluster import Cluster
+from directory.codec import entry_to_proto
+from directory.namespace.command import Command, CreateMount, CreateTopic, DeleteEntry, MoveEntry
+from directory.namespace.entry import Provision, Topic
+from directory.services import listing
+from directory.services.answers import Answers, kind_of
+from directory.services.call import Call
+from directory.services.commands import create_command, update_command
+from directory.services.hosting import Hosting
+from directory.services.rpc import Handler, Service
+from directory.writer import Written
+from resolver.errors import (
+    AboveCeiling,
+    Absent,
+    InvalidArgument,
+    KafkaRefused,
+    NotAuthoritative,
+    TokenFromFuture,
+)
+from resolver.path import Path
+from resolver.status import from_outcome
+from resolver.token import Token
+
+__all__ = ["DirectoryService"]
+
+_REQUEST_ID_LENGTH = 128
+_WriteRequest = (
+    directory_pb2.CreateEntryRequest
+    | directory_pb2.UpdateEntryRequest
+    | directory_pb2.DeleteEntryRequest
+    | directory_pb2.MoveEntryRequest
+)
+
+
+class DirectoryService(Service):
+    """Reads and writes of one cluster's tree."""
+
+    descriptor = directory_pb2.DESCRIPTOR.services_by_name["DirectoryService"]
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "GetEntry": self.get_entry,
+            "ListEntries": self.list_entries,
+            "CreateEntry": self.create_entry,
+            "UpdateEntry": self.update_entry,
+            "DeleteEntry": self.delete_entry,
+            "MoveEntry": self.move_entry,
+        }
+
+    def _owner(self, path: Path) -> Cluster:
+        cluster = self._hosting.pick(path)
+        cluster.check_mounted()
+        if not cluster.mount.is_prefix_of(path):
+            raise NotAuthoritative(
+                f"{path} is not below {cluster.mount}, where cluster {cluster.config.cluster} "
+                f"hangs; resolve it first",
+                path=path,
+                mount=cluster.mount,
+            )
+        return cluster
+
+    # -- reads -----------------------------------------------------------------------------------
+
+    def get_entry(
+        self, request: directory_pb2.GetEntryRequest, call: Call
+    ) -> directory_pb2.GetEntryResponse:
+        """One entry itself; links and mounts are shown, not followed."""
+        path = Path.parse(request.path)
+        cluster = self._owner(path)
+        snapshot = self._hosting.read(cluster, request.token, call)
+        kind = kind_of(request.kind)
+        outcome = resolve_pb2.Outcome()
+        Answers(cluster, snapshot).resolve(path, outcome, kind, no_follow=True)
+        match outcome.WhichOneof("kind"):
+            case "resolution":
+                entry = outcome.resolution.entry
+            case "absent":
+                raise Absent(
+                    f"{path} does not exist",
+                    path=path,
+                    nearest=outcome.absent.nearest_directory,
+                )
+            case "error":
+                raise from_outcome(outcome.error)
+            case _:
+                raise NotAuthoritative(
+                    f"{path} lies beyond a mount or link of cluster {cluster.config.cluster}; "
+                    f"resolve it first",
+                    path=path,
+                )
+        if kind is not None and entry.WhichOneof("kind") != kind.name.lower():
+            raise Absent(f"{path} is no {kind.name.lower()}", path=path)
+        if entry.HasField("mount"):
+            _mount_state(cluster, path, entry.mount)
+        return directory_pb2.GetEntryResponse(authority=cluster.authority(snapshot), entry=entry)
+
+    def list_entries(
+        self, request: directory_pb2.ListEntriesRequest, call: Call
+    ) -> directory_pb2.ListEntriesResponse:
+        """A page of a directory's children, or with ``recursive`` of all below it."""
+        path = Path.parse(request.path)
+        cluster = self._owner(path)
+        snapshot = self._hosting.read(cluster, request.token, call)
+        response = listing.list_entries(cluster, snapshot, path, request, call)
+        for entry in response.entries:
+            if entry.HasField("mount"):
+                _mount_state(cluster, Path.parse(entry.path), entry.mount)
+        return response
+
+    # -- writes ----------------------------------------------------------------------------------
+
+    def create_entry(
+        self, request: directory_pb2.CreateEntryRequest, call: Call
+    ) -> directory_pb2.CreateEntryResponse:
+        """Makes a directory, topic, link or mount."""
+        path = Path.parse(request.path)
+        cluster = self._owner(path)
+        command = create_command(request, path)
+        match command:
+            case CreateMount():
+                command = self._mounting(cluster, command)
+            case CreateTopic():
+                command = self._topic(cluster, command, request)
+            case _:
+                pass
+        written = self._write(cluster, command, request, call)
+        entry = written.plan.entry
+        if isinstance(entry, Topic) and request.wait_until_active and not request.validate_only:
+            entry = self._await_active(cluster, path, written.revision, call)
+        response = directory_pb2.CreateEntryResponse(token=_token(cluster, written))
+        response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
+        if entry is not None:
+            entry_to_proto(entry, str(written.plan.path or path), into=response.entry)
+        return response
+
+    @staticmethod
+    def _mounting(cluster: Cluster, command: CreateMount) -> CreateMount:
+        cluster_id, name, endpoints = cluster.children.identify(command.cluster_id)
+        cluster.children.check_mount(command.path, cluster_id)
+        return replace(
+            command,
+            cluster_id=cluster_id,
+            cluster=command.cluster or name,
+            endpoints=command.endpoints or endpoints,
+        )
+
+    @staticmethod
+    def _topic(
+        cluster: Cluster, command: CreateTopic, request: directory_pb2.CreateEntryRequest
+    ) -> CreateTopic:
+        kafka = cluster.config.kafka
+        if kafka is None or cluster.reconciler is None:
+            raise AboveCeiling(
+                f"cluster {cluster.config.cluster} has no Kafka behind it; topics live in clusters "
+                f"that have one",
+                cluster=cluster.config.cluster,
+            )
+        if request.adopt_existing:
+            observed = cluster.reconciler.look_up(command.physical_name or command.path.name)
+            return replace(command, adopt_existing=observed, physical_name=observed.physical_name)
+        if "create" not in kafka.ceiling:
+            raise AboveCeiling(
+                f"the config of cluster {cluster.config.cluster} does not allow kdir to create "
+                f'topics in Kafka; [kafka] ceiling = ["create"] would',
+                ceiling=" ".join(sorted(kafka.ceiling)) or "observe",
+            )
+        return command
+
+    def _await_active(self, cluster: Cluster, path: Path, revision: int, call: Call) -> Topic:
+        """The topic once Kafka has it; still pending when the time is over.
+
+        Raises:
+            KafkaRefused: Kafka, or a rule of ours, refused; the entry stays, as failed.
+        """
+        while True:
+            snapshot = cluster.replica.snapshot
+            relative = path.below(cluster.mount)
+            parent = snapshot.find_directory(relative[:-1])
+            topic = snapshot.topic(parent, relative[-1]) if parent is not None else None
+            if topic is None:
+                raise Absent(f"{path} was removed before Kafka had it", path=path)
+            if topic.provision is Provision.FAILED:
+                raise KafkaRefused(
+                    f"{path}: {topic.provision_message}; the entry stays, as failed: "
+                    f"kdir rm it, then create it anew",
+                    path=path,
+                    physical_name=topic.physical_name,
+                )
+            if topic.provision is not Provision.PENDING:
+                return topic
+            try:
+                # A little is left of the deadline, so that "still pending" can be said.
+                left = call.seconds_left() - 0.25
+                if left <= 0 or not call.is_active():
+                    return topic
+                cluster.replica.wait_for(max(revision, snapshot.revision) + 1, left)
+            except TokenFromFuture:
+                return topic
+
+    def update_entry(
+        self, request: directory_pb2.UpdateEntryRequest, call: Call
+    ) -> directory_pb2.UpdateEntryResponse:
+        """Changes the fields that the mask names."""
+        path = Path.parse(request.path)
+        cluster = self._owner(path)
+        command = update_command(request, path, kind=kind_of(request.kind))
+        written = self._write(cluster, command, request, call)
+        response = directory_pb2.UpdateEntryResponse(token=_token(cluster, written))
+        response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
+        if written.plan.entry is not None:
+            entry_to_proto(written.plan.entry, str(path), into=response.entry)
+        return response
+
+    def delete_entry(
+        self, request: directory_pb2.DeleteEntryRequest, call: Call
+    ) -> directory_pb2.DeleteEntryResponse:
+        """Removes an entry, or with ``recursive`` all below it too."""
+        path = Path.parse(request.path)
+        cluster = self._owner(path)
+        command = DeleteEntry(
+            path=path,
+            kind=kind_of(request.kind),
+            recursive=request.recursive,
+            etag=request.etag,
+        )
+        written = self._write(cluster, command, request, call)
+        if cluster.reconciler is not None:
+            cluster.reconciler.wake()
+        response = directory_pb2.DeleteEntryResponse(
+            token=_token(cluster, written),
+            topic_count=written.plan.topic_count,
+            directory_count=written.plan.directory_count,
+            kafka_topics_deleted=_allowed(cluster, "delete") and written.plan.topic_count > 0,
+        )
+        response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
+        return response
+
+    def move_entry(
+        self, request: directory_pb2.MoveEntryRequest, call: Call
+    ) -> directory_pb2.MoveEntryResponse:
+        """Moves an entry within the mount."""
+        path = Path.parse(request.path)
+        cluster = self._owner(path)
+        command = MoveEntry(
+            path=path,
+            new_path=Path.parse(request.new_path),
+            kind=kind_of(request.kind),
+            leave_link=request.leave_link,
+            etag=request.etag,
+        )
+        written = self._write(cluster, command, request, call)
+        response = directory_pb2.MoveEntryResponse(token=_token(cluster, written))
+        response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
+        if written.plan.entry is not None:
+            entry_to_proto(written.plan.entry, request.new_path, into=response.entry)
+        return response
+
+    def _write(
+        self, cluster: Cluster, command: Command, request: _WriteRequest, call: Call
+    ) -> Written:
+        request_id = request.request_id
+        if len(request_id) > _REQUEST_ID_LENGTH:
+            raise InvalidArgument(
+                f"request_id: {len(request_id)} characters; at most {_REQUEST_ID_LENGTH} would be "
+                f"right"
+            )
+        return cluster.writer.execute(
+            command,
+            principal=call.principal,
+            request_id=request_id,
+            timeout_seconds=call.seconds_left(),
+            deletes_in_kafka=_allowed(cluster, "delete"),
+            creates_in_kafka=_allowed(cluster, "create"),
+            validate_only=request.validate_only,
+        )
+
+
+def _allowed(cluster: Cluster, aspect: str) -> bool:
+    """Whether the ceiling lets kdir change this in Kafka; arming by plan comes with policies."""
+    return cluster.config.kafka is not None and aspect in cluster.config.kafka.ceiling
+
+
+def _token(cluster: Cluster, written: Written) -> str:
+    incarnation = cluster.replica.snapshot.incarnation
+    return str(Token.of(cluster.cluster_id, incarnation, written.revision))
+
+
+def _mount_state(cluster: Cluster, path: Path, out: entry_pb2.Mount) -> None:
+    """Adds how the child of a mount is doing, as far as this server heard."""
+    row = cluster.federation.view().own.get(path)
+    if row is not None:
+        out.cluster = row.row.cluster
+        out.endpoints[:] = row.row.endpoints
+    live = cluster.federation.live(out.cluster_id)
+    if live is None:
+        met = cluster.federation.has_met(out.cluster_id)
+        out.state = entry_pb2.MOUNT_STATE_AWAY if met else entry_pb2.MOUNT_STATE_WAITING
+        return
+    out.state = entry_pb2.MOUNT_STATE_LINKED if live.linked else entry_pb2.MOUNT_STATE_AWAY
+    out.last_heard_seconds = cluster.federation.silent_seconds(live)
+    out.topic_count = live.topic_count

@@ -1,0 +1,77 @@
+"""FederationService: the parent's side of the link, and the mounts that this server knows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+
+from kdir.v1 import federation_pb2
+
+from directory.federation.federation import unix_ms
+from directory.services.call import Call
+from directory.services.hosting import Hosting
+from directory.services.interceptors.malformed import Malformed
+from directory.services.rpc import Handler, Service
+from resolver.errors import InvalidArgument
+from resolver.path import Path
+
+__all__ = ["FederationService"]
+
+
+class FederationService(Service):
+    """Admits children and shows the mount table."""
+
+    descriptor = federation_pb2.DESCRIPTOR.services_by_name["FederationService"]
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {"Link": self.link, "ListMounts": self.list_mounts}
+
+    def link(
+        self, requests: Iterator[federation_pb2.LinkRequest], call: Call
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        """Held open by one elected server of each child."""
+        hello = _first_word(requests, call)
+        cluster = self._hosting.parent_of(hello)
+        cluster.check_mounted()
+        return cluster.children.serve(hello, requests, call.peer, call.cancel)
+
+    def list_mounts(
+        self, request: federation_pb2.ListMountsRequest, call: Call
+    ) -> federation_pb2.ListMountsResponse:
+        """Every mount known here, and the clusters that wait to be mounted."""
+        del request
+        call.check()
+        response = federation_pb2.ListMountsResponse()
+        now = unix_ms()
+        seen: set[str] = set()
+        for cluster in self._hosting.clusters:
+            for row in cluster.federation.rows_everywhere():
+                if row.row.mount not in seen:
+                    seen.add(row.row.mount)
+                    response.rows.append(row.aged(now))
+            response.waiting.extend(cluster.children.waiting())
+        response.rows.sort(key=lambda row: row.mount)
+        return response
+
+
+def _first_word(
+    requests: Iterator[federation_pb2.LinkRequest | Malformed], call: Call
+) -> federation_pb2.Hello:
+    # A caller that connects and says nothing must not hold a thread.
+    impatience = threading.Timer(_HELLO_SECONDS, call.cancel)
+    impatience.daemon = True
+    impatience.start()
+    try:
+        first = next(requests, None)
+    finally:
+        impatience.cancel()
+    if not isinstance(first, federation_pb2.LinkRequest) or not first.hello.cluster_id:
+        raise InvalidArgument("link: the first request must be a hello with a cluster_id")
+    Path.parse(first.hello.mount)
+    return first.hello
+
+
+_HELLO_SECONDS = 5.0

@@ -1,0 +1,74 @@
+"""Page tokens and page sizes (AIP-158): opaque, checked, bound to the request they are for."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from resolver.errors import InvalidArgument, InvalidPageToken
+
+__all__ = ["DEFAULT_PAGE", "MAX_PAGE", "PageToken", "page_size"]
+
+DEFAULT_PAGE: Final = 1_000
+MAX_PAGE: Final = 10_000
+
+
+def page_size(asked: int, default: int = DEFAULT_PAGE) -> int:
+    """The size to use for what a request asks; 0 = the default, more than the most = the most.
+
+    Raises:
+        InvalidArgument: negative.
+    """
+    if asked < 0:
+        raise InvalidArgument(
+            f"page_size: found {asked}; 0 (the default) to {MAX_PAGE} would be right",
+            field="page_size",
+        )
+    return min(asked or default, MAX_PAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class PageToken:
+    """Where the next page begins. ``last`` is the last thing of the page before, in the words of
+    the listing; any server of the cluster can go on from it.
+    """
+
+    what: str
+    """Which listing, and of what: a token of another request is refused."""
+    query: str
+    incarnation: str
+    revision: int
+    last: str
+
+    def __str__(self) -> str:
+        parts = (self.what, self.query, self.incarnation, str(self.revision), self.last)
+        body = "\0".join(parts).encode()
+        check = zlib.crc32(body).to_bytes(4, "big")
+        return base64.urlsafe_b64encode(check + body).rstrip(b"=").decode("ascii")
+
+    @classmethod
+    def parse(cls, text: str, what: str, query: str) -> PageToken:
+        """Read a token that was given for this very request.
+
+        Raises:
+            InvalidPageToken: tampered with, or of another request.
+        """
+        try:
+            raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
+                raise ValueError("check sum")
+            found, asked, incarnation, revision, last = raw[4:].decode().split("\0")
+            token = cls(found, asked, incarnation, int(revision), last)
+        except (ValueError, binascii.Error) as error:
+            raise InvalidPageToken(
+                "page_token: not one that a directory server gave; begin again without it"
+            ) from error
+        if (token.what, token.query) != (what, query):
+            raise InvalidPageToken(
+                "page_token: it was given for another request; use it with the same fields, or "
+                "begin again without it"
+            )
+        return token

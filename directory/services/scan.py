@@ -1,0 +1,192 @@
+"""ScanService: all topics of one cluster in resumable pages, for the index.
+
+Parts of a scan are by a hash of the topic's name, so that they are disjoint and whole whatever
+changes meanwhile. A scan reads one snapshot as long as this server holds it (the last few scans);
+on another server, or later, it goes on in the newest one: the authority of each page says which.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kdir.v1 import scan_pb2
+
+from directory.cluster import Cluster
+from directory.codec import record_to_proto
+from directory.namespace.snapshot import Snapshot
+from directory.services.answers import Answers
+from directory.services.call import Call
+from directory.services.hosting import Hosting
+from directory.services.pages import PageToken, page_size
+from directory.services.rpc import Handler, Service
+from resolver.errors import Absent, InvalidArgument, InvalidPageToken, NotAuthoritative
+from resolver.path import Path
+
+__all__ = ["ScanService"]
+
+_PAGE: Final = 5_000
+_PAGE_BYTES: Final = 3 * 1024 * 1024
+_MAX_SHARDS: Final = 1_024
+_HELD: Final = 8
+_LOOK: Final = 512
+"""So many topics are passed between two looks whether the caller still waits."""
+
+_Place = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """What a scan reads: a snapshot, and its directories below the start in path order."""
+
+    snapshot: Snapshot
+    places: tuple[tuple[_Place, int], ...]
+
+
+class ScanService(Service):
+    """Read by the index and by nothing that wants one answer."""
+
+    descriptor = scan_pb2.DESCRIPTOR.services_by_name["ScanService"]
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+        self._lock = threading.Lock()
+        self._held: OrderedDict[tuple[str, str, int], _Scan] = OrderedDict()
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {"ScanTopics": self.scan_topics}
+
+    def scan_topics(
+        self, request: scan_pb2.ScanTopicsRequest, call: Call
+    ) -> scan_pb2.ScanTopicsResponse:
+        """A page of topics."""
+        cluster, path = self._where(request)
+        cluster.check_mounted()
+        shards = request.shard_count or 1
+        if request.shard >= shards or shards > _MAX_SHARDS:
+            raise InvalidArgument(
+                f"shard: found {request.shard} of {shards}; 0 to shard_count - 1, of "
+                f"{_MAX_SHARDS} at most, would be right"
+            )
+        query = f"{path} {request.shard}/{shards}"
+        token = PageToken.parse(request.page_token, "scan", query) if request.page_token else None
+        scan = self._scan(cluster, path, token, call)
+        snapshot = scan.snapshot
+        response = scan_pb2.ScanTopicsResponse(authority=cluster.authority(snapshot))
+        last = _fill(response, request, cluster, scan, token, call)
+        if last:
+            response.next_page_token = str(
+                PageToken("scan", query, snapshot.incarnation, snapshot.revision, last)
+            )
+        return response
+
+    def _where(self, request: scan_pb2.ScanTopicsRequest) -> tuple[Cluster, Path]:
+        if not request.path:
+            cluster = self._hosting.clusters[0]
+            return cluster, cluster.mount
+        path = Path.parse(request.path)
+        cluster = self._hosting.pick(path)
+        if not cluster.mount.is_prefix_of(path):
+            raise NotAuthoritative(f"{path} is not below {cluster.mount}, where this cluster hangs")
+        return cluster, path
+
+    def _scan(self, cluster: Cluster, path: Path, token: PageToken | None, call: Call) -> _Scan:
+        if token is not None:
+            with self._lock:
+                held = self._held.get((str(path), token.incarnation, token.revision))
+            if held is not None:
+                return held
+        snapshot = self._hosting.read(cluster, "", call)
+        key = (str(path), snapshot.incarnation, snapshot.revision)
+        start = path.below(cluster.mount)
+        directory_id = snapshot.find_directory(start)
+        if directory_id is None:
+            raise Absent(f"{path} is no directory of cluster {cluster.config.cluster}")
+        with self._lock:
+            scan = self._held.get(key)
+        if scan is None:
+            scan = _Scan(snapshot, tuple(_directories(snapshot, start, directory_id, call)))
+        with self._lock:
+            self._held[key] = scan
+            self._held.move_to_end(key)
+            while len(self._held) > _HELD:
+                self._held.popitem(last=False)
+        return scan
+
+
+def _directories(
+    snapshot: Snapshot, start: _Place, directory_id: int, call: Call
+) -> list[tuple[_Place, int]]:
+    """The directory and all below it, with their places relative to the mount, in path order."""
+    found: list[tuple[_Place, int]] = []
+    left = [(start, directory_id)]
+    while left:
+        place, one = left.pop()
+        node = snapshot.node(one)
+        if node is None:
+            continue
+        found.append((place, one))
+        for name, entry in node.containers.items():
+            if entry.kind.name == "DIRECTORY":
+                left.append(((*place, name), entry.entry_id))
+        if len(found) % _LOOK == 0:
+            call.check()
+    found.sort()
+    return found
+
+
+def _fill(
+    response: scan_pb2.ScanTopicsResponse,
+    request: scan_pb2.ScanTopicsRequest,
+    cluster: Cluster,
+    scan: _Scan,
+    token: PageToken | None,
+    call: Call,
+) -> str:
+    """Adds the topics after the token's; returns where the page ended, or nothing at the end."""
+    size = page_size(request.page_size, _PAGE)
+    shard, shards = request.shard, request.shard_count or 1
+    answers = Answers(cluster, scan.snapshot)
+    mount = cluster.mount.segments
+    place, after = _place(token)
+    begin = bisect.bisect_left(scan.places, (place,)) if token is not None else 0
+    entries, owners = response.entries, response.owners
+    used = passed = 0
+    last = ""
+    for directory, directory_id in scan.places[begin:]:
+        node = scan.snapshot.node(directory_id)
+        if node is None:
+            continue
+        inherited = answers.inherited(directory_id)
+        owner = inherited.owner if inherited is not None else ""
+        base = "".join(f"/{segment}" for segment in (*mount, *directory))
+        start = after if directory == place and after else None
+        topics = node.topics.items(start, inclusive=False)
+        for name, record in topics:
+            passed += 1
+            if passed % _LOOK == 0:
+                call.check()
+            if shards > 1 and zlib.crc32(name.encode()) % shards != shard:
+                continue
+            if len(entries) >= size or used >= _PAGE_BYTES:
+                return last
+            entry = entries.add()
+            record_to_proto(record, f"{base}/{name}", entry)
+            owners.append((entry.policies.owner if entry.HasField("policies") else "") or owner)
+            used += len(record) + len(base) + 32
+            last = "/".join((*directory, name))
+    return ""
+
+
+def _place(token: PageToken | None) -> tuple[_Place, str]:
+    if token is None:
+        return (), ""
+    *directory, name = token.last.split("/")
+    if not name:
+        raise InvalidPageToken("page_token: not one of a scan")
+    return tuple(directory), name

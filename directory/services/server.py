@@ -1,0 +1,131 @@
+"""Assembles the gRPC server of one listening address, in one visible order; drains it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from directory.cluster import Cluster
+from directory.config import ConfigError
+from directory.services.admin import AdminService
+from directory.services.entries import DirectoryService
+from directory.services.federation import FederationService
+from directory.services.hosting import Hosting
+from directory.services.resolve import ResolveService
+from directory.services.rpc import generic_handler
+from directory.services.scan import ScanService
+from directory.services.watch import WatchService
+from directory.store.replica import ReplicaState
+
+__all__ = ["DirectoryServer"]
+
+_log = logging.getLogger(__name__)
+_HEALTH_SECONDS = 0.1
+
+
+class DirectoryServer:
+    """The gRPC server of one address and the clusters behind it."""
+
+    def __init__(self, clusters: Sequence[Cluster], listen: str) -> None:
+        self._hosting = Hosting(clusters)
+        self._listen = listen
+        limits = self._hosting.limits
+        self._limits = limits
+        self._calls = ThreadPoolExecutor(limits.workers, thread_name_prefix="call")
+        self._streams = ThreadPoolExecutor(limits.streams, thread_name_prefix="stream")
+        self._server = grpc.server(
+            self._calls,
+            options=(
+                ("grpc.max_receive_message_length", limits.message_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+                # Our own clients ping every 20 s at most, also while idle: do not call that abuse.
+                ("grpc.keepalive_time_ms", 20_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ),
+            maximum_concurrent_rpcs=limits.concurrent_calls + limits.streams,
+        )
+        self._health = health.HealthServicer(
+            experimental_non_blocking=True, experimental_thread_pool=self._streams
+        )
+        self._add_services()
+        self.port = self._bind()
+        self._stopped = threading.Event()
+
+    def _add_services(self) -> None:
+        services = (
+            ResolveService(self._hosting),
+            DirectoryService(self._hosting),
+            WatchService(self._hosting),
+            FederationService(self._hosting),
+            ScanService(self._hosting),
+            AdminService(self._hosting),
+        )
+        seconds = self._limits.call_seconds
+        self._server.add_generic_rpc_handlers(
+            [generic_handler(service, seconds, self._streams) for service in services]
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = [service.descriptor.full_name for service in services]
+        self._names = ["", *names]
+        reflection.enable_server_reflection(
+            [*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
+        )
+        for name in self._names:
+            self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    def _bind(self) -> int:
+        try:
+            port = self._server.add_insecure_port(self._listen)
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise ConfigError(
+                f"listen: cannot bind {self._listen}; is the port in use by another server?"
+            )
+        return port
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as bound."""
+        return f"{self._listen.rpartition(':')[0]}:{self.port}"
+
+    def start(self) -> None:
+        """Begins to answer; health says NOT_SERVING until every cluster behind it is loaded."""
+        self._server.start()
+        threading.Thread(target=self._tell_health, name="health", daemon=True).start()
+
+    def _tell_health(self) -> None:
+        told: int | None = None
+        while not self._stopped.wait(_HEALTH_SECONDS):
+            loading = any(
+                one.replica.state is ReplicaState.LOADING for one in self._hosting.clusters
+            )
+            status = (
+                health_pb2.HealthCheckResponse.NOT_SERVING
+                if loading
+                else health_pb2.HealthCheckResponse.SERVING
+            )
+            if status != told:
+                told = status
+                for name in self._names:
+                    self._health.set(name, status)
+
+    def drain(self) -> None:
+        """Takes no new calls, lets those under way end within the limit, then stops."""
+        self._stopped.set()
+        self._health.enter_graceful_shutdown()
+        for cluster in self._hosting.clusters:
+            cluster.children.stop()
+            cluster.history.close()
+        self._server.stop(self._limits.drain_seconds).wait()
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._streams.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,137 @@
+"""WatchService: the committed changes of a cluster, filtered by path, in order (PIP-39)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from kdir.v1 import watch_pb2
+
+from directory.services.call import Call
+from directory.services.hosting import Hosting
+from directory.services.pages import PageToken, page_size
+from directory.services.rpc import Handler, Service
+from resolver.errors import NotAuthoritative, Resync, TokenExpired, Unmounted
+from resolver.path import Path
+from resolver.token import Token
+
+__all__ = ["WatchService"]
+
+
+class WatchService(Service):
+    """Streams changes; a slow watcher is told to resync and never slows others."""
+
+    descriptor = watch_pb2.DESCRIPTOR.services_by_name["WatchService"]
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {"Watch": self.watch, "ListChanges": self.list_changes}
+
+    def watch(
+        self, request: watch_pb2.WatchRequest, call: Call
+    ) -> Iterator[watch_pb2.WatchResponse]:
+        """Changes at or below a path, one response a revision, checkpoints when idle.
+
+        Ends with RESYNC when the changes after the token are no longer held, or the watcher lags.
+        """
+        path = Path.parse(request.path)
+        cluster = self._hosting.pick(path)
+        cluster.check_mounted()
+        if not (cluster.mount.is_prefix_of(path) or path.is_prefix_of(cluster.mount)):
+            raise NotAuthoritative(f"{path} is not below {cluster.mount}, where this cluster hangs")
+        snapshot = self._hosting.read(cluster, request.after_token, call_with_wait(call))
+        position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
+        after = position.revision if position is not None else snapshot.revision
+        idle_seconds = float(request.checkpoint_seconds or 10)
+        subscription = cluster.history.follow(after)
+        call.on_end(subscription.close)
+        try:
+            yield watch_pb2.WatchResponse(
+                token=self._token(cluster.cluster_id, snapshot.incarnation, after),
+                authority=cluster.authority(snapshot),
+            )
+            incarnation = snapshot.incarnation
+            spoken = time.monotonic()
+            reached = after
+            while call.is_active():
+                for revision, events in subscription.next(1.0):
+                    reached = revision
+                    passed = [event for event in events if _concerns(event, path)]
+                    if passed:
+                        spoken = time.monotonic()
+                        token = self._token(cluster.cluster_id, incarnation, revision)
+                        yield watch_pb2.WatchResponse(events=passed, token=token)
+                if cluster.federation.view().position.unmounted:
+                    raise Unmounted(f"cluster {cluster.config.cluster} was unmounted")
+                if cluster.replica.snapshot.incarnation != incarnation:
+                    raise Resync("the store began a new life: list again, then watch")
+                if time.monotonic() - spoken >= idle_seconds:
+                    spoken = time.monotonic()
+                    token = self._token(cluster.cluster_id, incarnation, reached)
+                    yield watch_pb2.WatchResponse(token=token)
+        finally:
+            subscription.close()
+
+    @staticmethod
+    def _token(cluster_id: str, incarnation: str, revision: int) -> str:
+        return str(Token.of(cluster_id, incarnation, revision))
+
+    def list_changes(
+        self, request: watch_pb2.ListChangesRequest, call: Call
+    ) -> watch_pb2.ListChangesResponse:
+        """Past changes, newest first."""
+        path = Path.parse(request.path)
+        cluster = self._hosting.pick(path)
+        cluster.check_mounted()
+        if not (cluster.mount.is_prefix_of(path) or path.is_prefix_of(cluster.mount)):
+            raise NotAuthoritative(f"{path} is not below {cluster.mount}, where this cluster hangs")
+        snapshot = self._hosting.read(cluster, "", call)
+        size = page_size(request.page_size)
+        before = snapshot.revision + 1
+        if request.page_token:
+            token = PageToken.parse(request.page_token, "changes", str(path))
+            if token.incarnation != snapshot.incarnation:
+                raise TokenExpired("page_token: given by an earlier life of the store")
+            before = token.revision
+        response = watch_pb2.ListChangesResponse(authority=cluster.authority(snapshot))
+        events: list[watch_pb2.ChangeEvent] = []
+        while len(events) < size:
+            call.check()
+            older = cluster.history.page_back(before, size)
+            if not older:
+                before = 0
+                break
+            for revision, group in older:
+                if len(events) >= size:
+                    break
+                before = revision
+                events.extend(event for event in reversed(group) if _concerns(event, path))
+        response.events.extend(events)
+        if before > 0 and len(events) >= size:
+            response.next_page_token = str(
+                PageToken("changes", str(path), snapshot.incarnation, before, "")
+            )
+        return response
+
+
+def call_with_wait(call: Call) -> Call:
+    """A stream has no deadline; waiting for its first position has."""
+    return Call(time.monotonic() + 5.0, is_active=call.is_active)
+
+
+def _concerns(event: watch_pb2.ChangeEvent, path: Path) -> bool:
+    """Whether the change is at or below the path, before or after it, or of a directory above that
+    was moved or removed with everything in it.
+    """
+    for text in (event.path, event.path_before):
+        if not text:
+            continue
+        changed = Path.parse(text)
+        if path.is_prefix_of(changed):
+            return True
+        moved = bool(event.path_before) or not event.HasField("after")
+        if moved and changed.is_prefix_of(path):
+            return True
+    return False
