@@ -146,8 +146,9 @@ class UpdateEntry:
 class DeleteEntry:
     """Remove an entry. Not recursive, a directory must be empty. Mounts below are refused always.
 
-    A directory is moved to ``DELETED_ID`` under its id in hexadecimal as name, at once; ``ReapDeleted``
-    finishes. A topic whose Kafka side goes too stays there as DELETING until ``FinishDelete``.
+    A directory is moved to ``DELETED_ID`` under its id in hexadecimal as name, at once;
+    ``ReapDeleted`` finishes. A topic whose Kafka side goes too stays there as DELETING until
+    ``FinishDelete``.
     """
 
     path: Path
@@ -180,7 +181,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptTopics:
-    """Take existing Kafka topics in, each at the path (relative to the mount) that the mapping gave.
+    """Take existing Kafka topics in, each at the path that the mapping gave, relative to the mount.
 
     Missing directories are made. A topic whose place is taken goes under ``__adopted/`` by its flat
     name; one that is known by physical name already is left as it is. At most as many as fit one
@@ -217,7 +218,11 @@ class RecordTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReapDeleted:
-    """One step of finishing removals below ``DELETED_ID``: at most ``limit`` entries, leaves first."""
+    """One step of finishing removals below ``DELETED_ID``: ``limit`` entries, leaves first.
+
+    One entry costs up to six guards and writes, and one for each directory above it: choose
+    ``limit`` by the store's ``Limits``.
+    """
 
     limit: int = 100
 
@@ -249,7 +254,7 @@ Command = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change event, before it has a revision. ``before`` None = insert, ``after`` None = delete.
+    """One change event without its revision. ``before`` None = insert, ``after`` None = delete.
 
     ``path`` is where the entry is after the change (was, for a delete); ``path_before`` is set for
     moves. Absolute, canonical.

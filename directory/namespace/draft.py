@@ -1,0 +1,299 @@
+"""A draft of one plan: collects guards, writes and changes of entries and claims of their names.
+
+Refuses to decide: that is what the commands' own modules do (``plan_create.py`` and so on). Reads
+come from the snapshot, but see what this draft has made itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from directory.namespace import physical
+from directory.namespace.command import RETIRED_FOR_MS, Change, Context, Plan
+from directory.namespace.entry import (
+    ROOT_ID,
+    Directory,
+    Entry,
+    Kind,
+    Link,
+    Mount,
+    Topic,
+)
+from directory.namespace.keys import (
+    DETACHED,
+    claim_key,
+    detached_key,
+    entry_key,
+    retired_key,
+    unify,
+)
+from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.tree import ROOT_KEY
+from directory.store.base import Guard, KeyIs, NothingNewer, Put, Remove, Write
+from resolver.errors import AlreadyExists
+from resolver.path import Path
+
+__all__ = ["Draft", "KnownNames"]
+
+E = TypeVar("E", Directory, Topic, Link, Mount)
+
+_REMOVED: Final = "a topic that is being removed"
+
+
+class Draft:
+    """What one plan is made in. Lives for one planning, in one thread."""
+
+    def __init__(self, snapshot: Snapshot, mount: Path, context: Context) -> None:
+        self.snapshot = snapshot
+        self.mount = mount
+        self.context = context
+        self._guards: dict[Guard, None] = {}
+        self._writes: dict[bytes, Write] = {}
+        self._changes: list[Change] = []
+        self._claims: dict[str, set[str]] = {}
+        self.names = KnownNames(snapshot, mount, context.now_ms)
+
+    # -- entries ---------------------------------------------------------------------------------
+
+    def fresh_id(self) -> int:
+        """An entry id that nothing has."""
+        while True:
+            entry_id = self.context.new_id()
+            if entry_id > 2 and self.snapshot.node(entry_id) is None:
+                return entry_id
+
+    def stamped(self, entry: E) -> E:
+        """Give the entry as changed now, by who plans."""
+        return replace(
+            entry,
+            change_count=entry.change_count + 1,
+            changed_at_ms=self.context.now_ms,
+            changed_by=self.context.principal,
+        )
+
+    def put(self, parent_id: int, name: str, entry: Entry) -> None:
+        """Write an entry's record; what was there is not looked at."""
+        key = entry_key(parent_id, entry.kind, name)
+        self._writes[key] = Put(key, self.snapshot.codec.encode(entry))
+
+    def take(self, parent_id: int, name: str, entry: Entry) -> None:
+        """Remove an entry's record, which must be as it was seen."""
+        self.expect_entry(parent_id, name, entry)
+        key = entry_key(parent_id, entry.kind, name)
+        self._writes[key] = Remove(key)
+
+    def expect_entry(self, parent_id: int, name: str, entry: Entry) -> None:
+        """Guard: the entry is still what was seen."""
+        if entry.entry_id == ROOT_ID:
+            self._expect_root()
+            return
+        # Records come back from `decode` so that `encode` gives the very same bytes.
+        record = self.snapshot.codec.encode(entry)
+        self.expect(entry_key(parent_id, entry.kind, name), record)
+
+    def expect_vacant(self, parent_id: int, kind: Kind, name: str, path: Path) -> None:
+        """Guard: nothing of that kind stands there.
+
+        Raises:
+            AlreadyExists: something does that this version cannot read.
+        """
+        key = entry_key(parent_id, kind, name)
+        if key in self.snapshot.quarantined:
+            raise AlreadyExists(
+                f"something stands at {path} that cannot be read: {self.snapshot.quarantined[key]}",
+                path=path,
+            )
+        self.expect(key, None)
+
+    def expect_way(self, node: Node) -> None:
+        """Guard: this directory and those above it are what and where they were seen."""
+        here: Node | None = node
+        while here is not None and here.entry_id != ROOT_ID:
+            self.expect_entry(here.parent_id, here.name, here.directory)
+            here = self.snapshot.node(here.parent_id)
+        self._expect_root()
+
+    def changed(self, change: Change) -> None:
+        """Tell of a change."""
+        self._changes.append(change)
+
+    def insert(self, parent_id: int, name: str, entry: Entry, path: Path) -> None:
+        """A new entry, where nothing may stand."""
+        self.expect_vacant(parent_id, entry.kind, name, path)
+        self.put(parent_id, name, entry)
+        self.changed(
+            Change(
+                kind=entry.kind,
+                entry_id=entry.entry_id,
+                parent_id=parent_id,
+                path=path,
+                after=entry,
+            )
+        )
+
+    def update(self, parent_id: int, name: str, before: Entry, after: Entry, path: Path) -> None:
+        """An entry's new state, at the same place."""
+        self.expect_entry(parent_id, name, before)
+        self.put(parent_id, name, after)
+        self.changed(
+            Change(
+                kind=after.kind,
+                entry_id=after.entry_id,
+                parent_id=parent_id,
+                path=path,
+                before=before,
+                after=after,
+            )
+        )
+
+    def delete(self, parent_id: int, name: str, entry: Entry, path: Path) -> None:
+        """An entry goes for good."""
+        self.take(parent_id, name, entry)
+        self.gone(parent_id, entry, path)
+
+    def gone(
+        self, parent_id: int, entry: Entry, path: Path, path_before: Path | None = None
+    ) -> None:
+        """Tell that an entry is no longer in the tree, wherever its record goes."""
+        self.changed(
+            Change(
+                kind=entry.kind,
+                entry_id=entry.entry_id,
+                parent_id=parent_id,
+                path=path,
+                path_before=path_before,
+                before=entry,
+            )
+        )
+
+    # -- physical names --------------------------------------------------------------------------
+
+    def claim(self, physical_name: str) -> None:
+        """The name is in use from now on."""
+        self._claimants(physical_name).add(physical_name)
+
+    def release(self, physical_name: str) -> None:
+        """The name is no longer in use."""
+        self._claimants(physical_name).discard(physical_name)
+
+    def retire(self, physical_name: str) -> None:
+        """The name is not given to new topics for a day."""
+        until_ms = self.context.now_ms + RETIRED_FOR_MS
+        self.set(retired_key(physical_name), str(until_ms).encode())
+
+    def reinstate(self, physical_name: str) -> None:
+        """What kept the name from being used no longer does: it is used."""
+        for key in (retired_key(physical_name), detached_key(physical_name)):
+            if self.snapshot.fact(key) is not None:
+                self.unset(key)
+
+    def _claimants(self, physical_name: str) -> set[str]:
+        unified = unify(physical_name)
+        if unified not in self._claims:
+            self._claims[unified] = set(self.snapshot.same_unified(physical_name))
+        return self._claims[unified]
+
+    def _write_claims(self) -> None:
+        for unified, now in self._claims.items():
+            key = claim_key(unified)
+            before = _claim_value(self.snapshot.same_unified(unified))
+            after = _claim_value(now)
+            if before == after:
+                continue
+            self.expect(key, before)
+            self._writes[key] = Remove(key) if after is None else Put(key, after)
+
+    # -- facts and guards ------------------------------------------------------------------------
+
+    def expect(self, key: bytes, value: bytes | None) -> None:
+        """Guard: the key has exactly this value; None = it does not exist."""
+        self._guards[KeyIs(key, value)] = None
+
+    def expect_nothing_newer(self, prefix: bytes) -> None:
+        """Guard: nothing was written below the prefix since the snapshot."""
+        self._guards[NothingNewer(prefix, self.snapshot.revision)] = None
+
+    def set(self, key: bytes, value: bytes) -> None:
+        """Write a fact."""
+        self._writes[key] = Put(key, value)
+
+    def unset(self, key: bytes) -> None:
+        """Remove a fact."""
+        self._writes[key] = Remove(key)
+
+    def _expect_root(self) -> None:
+        # The root directory is there without a record until somebody sets something on it, and one
+        # that cannot be read must not stop all writes.
+        if ROOT_KEY in self.snapshot.quarantined:
+            return
+        root = self.snapshot.root.directory
+        stored = root != Directory(entry_id=ROOT_ID)
+        self.expect(ROOT_KEY, self.snapshot.codec.encode(root) if stored else None)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def finish(
+        self,
+        entry: Entry | None = None,
+        path: Path | None = None,
+        *,
+        topic_count: int = 0,
+        directory_count: int = 0,
+        notes: Iterable[str] = (),
+    ) -> Plan:
+        """The plan. Without any write its guards do not matter: there is nothing to do."""
+        self._write_claims()
+        writes = tuple(self._writes.values())
+        return Plan(
+            guards=tuple(self._guards) if writes else (),
+            writes=writes,
+            changes=tuple(self._changes) if writes else (),
+            entry=entry,
+            path=path,
+            topic_count=topic_count,
+            directory_count=directory_count,
+            notes=tuple(notes),
+        )
+
+
+class KnownNames:
+    """The physical names of one cluster as a snapshot knows them (``physical.Names``)."""
+
+    def __init__(self, snapshot: Snapshot, mount: Path, now_ms: int) -> None:
+        self._snapshot = snapshot
+        self._mount = mount
+        self._now_ms = now_ms
+
+    def owner(self, physical_name: str) -> str | None:
+        located = self._snapshot.locate(physical_name)
+        if located is None or located.relative is None:
+            return None  # one that is being removed counts as retired already
+        return str(Path((*self._mount.segments, *located.relative)))
+
+    def colliding(self, physical_name: str) -> str | None:
+        others = (n for n in self._snapshot.same_unified(physical_name) if n != physical_name)
+        return next(others, None)
+
+    def retired_for_ms(self, physical_name: str) -> int:
+        if self._snapshot.locate(physical_name) is not None:
+            return RETIRED_FOR_MS
+        value = self._snapshot.fact(retired_key(physical_name))
+        return max(0, int(value) - self._now_ms) if value is not None else 0
+
+    def detached(self, physical_name: str) -> str | None:
+        if self._snapshot.fact(detached_key(physical_name)) is not None:
+            return physical_name
+        # A colliding name begins alike up to the first of the characters that collide.
+        unified = unify(physical_name)
+        head = unified.split("_", 1)[0]
+        for key, _ in self._snapshot.facts(detached_key(head)):
+            name = key[len(DETACHED) :].decode()
+            if physical.has_collision(name, physical_name):
+                return name
+        return None
+
+
+def _claim_value(names: Iterable[str]) -> bytes | None:
+    return "\n".join(sorted(names)).encode() or None

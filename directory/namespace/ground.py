@@ -1,0 +1,202 @@
+"""Where a path of a command leads in one cluster's tree; refuses to decide what may be done there.
+
+What is not a plain directory on the way is an error that says what would be right: a mount is
+another cluster's business, and a link is resolved by whoever asks, never by a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import NoReturn, assert_never
+
+from directory.namespace.entry import Directory, Entry, Kind, Link, Mount, Topic
+from directory.namespace.snapshot import Node, Snapshot
+from resolver.errors import Absent, InvalidNamespace, InvalidPath, NotAuthoritative
+from resolver.path import Path
+
+__all__ = ["Standing", "Way", "a_kind", "enter", "follow", "inside", "standing", "turn_back"]
+
+_SEARCHED = 1000
+"""Of so many names at most a similar one is looked for; more would cost more than it helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How far directories lead along a path."""
+
+    node: Node
+    """The deepest directory on it."""
+    depth: int
+    """How many segments lead to that."""
+    stopped_by: Link | Mount | None
+    """What stands at the next segment; None = no container does, or the path ends here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An entry that a command is about. ``parent`` is None for the root directory."""
+
+    parent: Node | None
+    name: str
+    entry: Entry
+    path: Path
+
+    @property
+    def parent_id(self) -> int:
+        """The id of the directory that it stands in; 0 for the root directory."""
+        return 0 if self.parent is None else self.parent.entry_id
+
+
+def a_kind(entry: Entry) -> str:
+    """What an entry is, as people say it."""
+    match entry:
+        case Directory():
+            return "a directory"
+        case Topic():
+            return "a topic"
+        case Link(targets=targets):
+            return f"a link to {', '.join(map(str, targets))}"
+        case Mount(cluster_id=cluster_id, cluster=cluster):
+            return f"the mount of cluster {cluster or cluster_id} ({cluster_id})"
+        case _:
+            assert_never(entry)
+
+
+def inside(mount: Path, path: Path) -> tuple[str, ...]:
+    """The segments of ``path`` below ``mount``.
+
+    Raises:
+        NotAuthoritative: the path is not at or below the mount.
+    """
+    if not mount.is_prefix_of(path):
+        raise NotAuthoritative(
+            f"{path} is not below {mount}, where this cluster is mounted: resolve it first",
+            path=path,
+            mount=mount,
+        )
+    return path.below(mount)
+
+
+def follow(snapshot: Snapshot, relative: Sequence[str]) -> Way:
+    """As far along as directories lead."""
+    node = snapshot.root
+    for depth, name in enumerate(relative):
+        container = node.containers.get(name)
+        match container:
+            case None:
+                return Way(node, depth, None)
+            case Link() | Mount():
+                return Way(node, depth, container)
+            case Directory():
+                node = snapshot.nodes[container.entry_id]
+            case _:
+                assert_never(container)
+    return Way(node, len(relative), None)
+
+
+def enter(snapshot: Snapshot, mount: Path, relative: Sequence[str]) -> Node:
+    """The directory there.
+
+    Raises:
+        InvalidNamespace: there is none; names the nearest. Or the path runs through a link.
+        NotAuthoritative: the path runs through a mount.
+    """
+    way = follow(snapshot, relative)
+    if way.depth < len(relative):
+        turn_back(way, mount, relative)
+    return way.node
+
+
+def turn_back(way: Way, mount: Path, relative: Sequence[str], rest: Sequence[str] = ()) -> NoReturn:
+    """Say why a way ends before the directory ``relative``; ``rest`` is what was wanted below it.
+
+    Raises:
+        InvalidNamespace, NotAuthoritative: as ``enter``.
+    """
+    nearest = mount.join(relative[: way.depth])
+    stop = nearest.child(relative[way.depth])
+    wanted = (*relative[way.depth + 1 :], *rest)
+    match way.stopped_by:
+        case None:
+            similar = _similar(relative[way.depth], way.node, nearest)
+            hint = f"; did you mean {similar}?" if similar else ""
+            facts = {"similar": similar} if similar else {}
+            raise InvalidNamespace(
+                f"{stop} does not exist; the nearest directory that does is {nearest}{hint}",
+                metadata=facts,
+                missing=stop,
+                nearest=nearest,
+            )
+        case Link(targets=targets):
+            target = _rewritten(targets[0], wanted)
+            raise InvalidNamespace(
+                f"{stop} is a link: use {target}",
+                link=stop,
+                target=target,
+                nearest=nearest,
+            )
+        case Mount(cluster_id=cluster_id) as child:
+            raise NotAuthoritative(
+                f"{stop} is {a_kind(child)}: what lies there is that cluster's; resolve it first",
+                mount=stop,
+                cluster_id=cluster_id,
+            )
+
+
+def standing(snapshot: Snapshot, mount: Path, path: Path, kind: Kind | None) -> Standing:
+    """The entry at ``path``; of a topic and a container of the same name the topic, unless ``kind``
+    says otherwise.
+
+    Raises:
+        Absent: nothing of that kind stands there.
+        InvalidNamespace: the path runs through a link.
+        NotAuthoritative: it is another cluster's.
+    """
+    relative = inside(mount, path)
+    if not relative:
+        if kind not in {None, Kind.DIRECTORY}:
+            raise Absent(f"{path} is the root directory of this cluster, nothing else", path=path)
+        return Standing(None, "", snapshot.root.directory, path)
+    way = follow(snapshot, relative[:-1])
+    if way.depth < len(relative) - 1:
+        if way.stopped_by is not None:
+            turn_back(way, mount, relative[:-1], relative[-1:])
+        nearest = mount.join(relative[: way.depth])
+        raise Absent(
+            f"{path} does not exist; the nearest directory that does is {nearest}",
+            path=path,
+            nearest=nearest,
+        )
+    name = relative[-1]
+    parent = way.node
+    topic = snapshot.topic(parent.entry_id, name) if kind in {None, Kind.TOPIC} else None
+    if topic is not None:
+        return Standing(parent, name, topic, path)
+    container = parent.containers.get(name)
+    if container is not None and kind in {None, container.kind}:
+        return Standing(parent, name, container, path)
+    if container is not None and kind is not None:
+        raise Absent(f"{path} is {a_kind(container)}, not {_noun(kind)}", path=path)
+    if kind is not None and name in parent.topics:
+        raise Absent(f"{path} is a topic, not {_noun(kind)}", path=path)
+    raise Absent(f"{path} does not exist", path=path, nearest=path.parent)
+
+
+def _noun(kind: Kind) -> str:
+    return f"a {kind.name.lower()}"
+
+
+def _similar(name: str, node: Node, path: Path) -> str:
+    if len(node.containers) > _SEARCHED:
+        return ""
+    found = get_close_matches(name, list(node.containers), n=1)
+    return str(path.child(found[0])) if found else ""
+
+
+def _rewritten(target: Path, rest: Sequence[str]) -> Path:
+    try:
+        return target.join(rest)
+    except InvalidPath:  # too long a whole: the target itself still says where to go
+        return target

@@ -1,0 +1,113 @@
+"""Where topics that Kafka already has can be put below the mount, and where instead if not there.
+
+Refuses to put them there: it only keeps count of the places that were given.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Final
+
+from directory.namespace.command import Observed
+from directory.namespace.entry import Kind, Mount
+from directory.namespace.ground import a_kind, follow
+from directory.namespace.keys import detached_key, entry_key
+from directory.namespace.snapshot import Node, Snapshot
+from resolver.errors import InvalidPath
+from resolver.path import MAX_SEGMENT_LENGTH, Path, is_system
+
+__all__ = ["ADOPTED", "DETACHED_REASON", "Places", "is_detached"]
+
+ADOPTED: Final = "__adopted"
+"""The directory under the mount that takes topics whose place is taken (DESIGN §3)."""
+
+DETACHED_REASON: Final = (
+    "its entry was removed while Kafka's topic was left alone; create it again with adopt_existing"
+)
+
+
+def is_detached(snapshot: Snapshot, observed: Observed) -> bool:
+    """Whether this very Kafka topic was left alone when its entry was removed. One of the same name
+    with another id was made since, by somebody else.
+    """
+    topic_id = snapshot.fact(detached_key(observed.physical_name))
+    if topic_id is None:
+        return False
+    return not topic_id or not observed.topic_id or topic_id == observed.topic_id
+
+
+class Places:
+    """Where topics can be put: what a snapshot holds, and what was put there since."""
+
+    def __init__(self, snapshot: Snapshot, mount: Path) -> None:
+        self.snapshot = snapshot
+        self._mount = mount
+        self._taken: dict[tuple[str, ...], str] = {}
+
+    def place(self, wanted: tuple[str, ...], physical_name: str) -> tuple[tuple[str, ...], str]:
+        """The place that a topic gets, and why it is not the wanted one; takes it.
+
+        A topic is never dropped for want of a place: it goes under ``__adopted/`` by its flat name,
+        with a number where that is taken too. Only a mount so deep that not even this makes a path
+        leaves no place, which is then empty.
+        """
+        reason = self.obstacle(wanted)
+        if reason is None:
+            self.occupy(wanted, physical_name)
+            return wanted, ""
+        for number in count(1):
+            suffix = "" if number == 1 else f".{number}"
+            name = physical_name[: MAX_SEGMENT_LENGTH - len(suffix)] + suffix
+            spare = (ADOPTED, name)
+            if self._bad_path(spare) is not None:
+                break
+            if self.obstacle(spare) is None:
+                self.occupy(spare, physical_name)
+                return spare, reason
+        return (), reason
+
+    def occupy(self, relative: tuple[str, ...], physical_name: str = "") -> None:
+        """A topic stands there from now on."""
+        self._taken[relative] = physical_name
+
+    def obstacle(self, relative: tuple[str, ...]) -> str | None:
+        """Why no topic can be put there; None = one can, when the missing directories are made."""
+        if not relative:
+            return "the rules give it no path"
+        if (reason := self._bad_path(relative)) is not None:
+            return reason
+        if relative in self._taken:
+            other = self._taken[relative]
+            return f"{self._shown(relative)} is taken by topic {other!r}"
+        way = follow(self.snapshot, relative[:-1])
+        if way.depth < len(relative) - 1:
+            if way.stopped_by is None:
+                return None
+            stop = self._shown(relative[: way.depth + 1])
+            return f"{stop} is {a_kind(way.stopped_by)}, not a directory"
+        return self._standing(way.node, relative)
+
+    def _standing(self, node: Node, relative: tuple[str, ...]) -> str | None:
+        name = relative[-1]
+        topic = self.snapshot.topic(node.entry_id, name)
+        if topic is not None:
+            return f"{self._shown(relative)} is taken by topic {topic.physical_name!r}"
+        container = node.containers.get(name)
+        if isinstance(container, Mount):
+            return f"{self._shown(relative)} is {a_kind(container)}"
+        if entry_key(node.entry_id, Kind.TOPIC, name) in self.snapshot.quarantined:
+            return f"something stands at {self._shown(relative)} that cannot be read"
+        return None
+
+    def _bad_path(self, relative: tuple[str, ...]) -> str | None:
+        for segment in relative[relative[0] == ADOPTED :]:
+            if is_system(segment):
+                return f"segment {segment!r} would be a system's: such begin with '__'"
+        try:
+            self._mount.join(relative)
+        except InvalidPath as reason:
+            return reason.message
+        return None
+
+    def _shown(self, relative: tuple[str, ...]) -> str:
+        return str(Path((*self._mount.segments, *relative)))

@@ -1,0 +1,80 @@
+"""The one door to planning: a command and a snapshot in, a plan or an error out.
+
+Pure: equal arguments give equal plans but for the ids that the context draws. Refuses to commit:
+the caller does, under the plan's guards, and plans anew when one does not hold (DESIGN §5).
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from directory.namespace.command import (
+    AdoptTopics,
+    Command,
+    Context,
+    CreateDirectory,
+    CreateLink,
+    CreateMount,
+    CreateTopic,
+    DeleteEntry,
+    FinishDelete,
+    MoveEntry,
+    Plan,
+    ReapDeleted,
+    RecordTopics,
+    UpdateEntry,
+)
+from directory.namespace.draft import Draft
+from directory.namespace.plan_adopt import adopt_topics, record_topics
+from directory.namespace.plan_create import (
+    create_directory,
+    create_link,
+    create_mount,
+    create_topic,
+)
+from directory.namespace.plan_delete import delete_entry, finish_delete, reap_deleted
+from directory.namespace.plan_move import move_entry
+from directory.namespace.plan_update import update_entry
+from directory.namespace.snapshot import Snapshot
+from resolver.path import Path
+
+__all__ = ["plan"]
+
+
+def plan(snapshot: Snapshot, mount: Path, command: Command, context: Context) -> Plan:
+    """What to commit so that the command is done.
+
+    ``mount`` is where this cluster hangs; the paths of commands and of changes are absolute.
+
+    Raises:
+        AlreadyExists, Absent, InvalidNamespace, NotAuthoritative, InvalidArgument, InvalidPath,
+        InvalidPhysicalName, PhysicalNameTaken, PhysicalNameCollides, PhysicalNameRetired, NotEmpty,
+        HasMounts, InvalidMove, CrossMount, EtagMismatch, MountShadows, MountOverlaps, MountLoop,
+        ReadOnly, QuotaExceeded: as each says; nothing was decided.
+    """
+    draft = Draft(snapshot, mount, context)
+    match command:
+        case CreateDirectory():
+            return create_directory(draft, command)
+        case CreateTopic():
+            return create_topic(draft, command)
+        case CreateLink():
+            return create_link(draft, command)
+        case CreateMount():
+            return create_mount(draft, command)
+        case UpdateEntry():
+            return update_entry(draft, command)
+        case DeleteEntry():
+            return delete_entry(draft, command)
+        case MoveEntry():
+            return move_entry(draft, command)
+        case AdoptTopics():
+            return adopt_topics(draft, command)
+        case RecordTopics():
+            return record_topics(draft, command)
+        case ReapDeleted():
+            return reap_deleted(draft, command)
+        case FinishDelete():
+            return finish_delete(draft, command)
+        case _:
+            assert_never(command)

@@ -1,0 +1,177 @@
+"""Plans for what comes from Kafka: topics that are there already, and news of those we know.
+
+Refuses to change what people decided: a topic that is known by its physical name stays where it is,
+and one whose entry was removed while Kafka's topic was left alone is not taken in again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from directory.namespace import physical
+from directory.namespace.command import AdoptTopics, Observed, Plan, RecordTopics, TopicNews
+from directory.namespace.draft import Draft
+from directory.namespace.entry import DELETED_ID, Directory, Provision, Topic
+from directory.namespace.ground import follow
+from directory.namespace.places import DETACHED_REASON, Places, is_detached
+from directory.namespace.plan_delete import DELETED
+from directory.namespace.snapshot import Node
+from resolver.path import Path
+
+__all__ = ["adopt_topics", "record_topics"]
+
+_FIELDS: Final = (
+    "provision",
+    "provision_message",
+    "topic_id",
+    "partitions",
+    "replication_factor",
+    "drift_count",
+    "provision_attempt",
+)
+
+
+def adopt_topics(draft: Draft, command: AdoptTopics) -> Plan:
+    """Take topics in; the notes name those that were put elsewhere or left out, and why."""
+    adoption = _Adoption(draft)
+    for relative, observed in command.topics:
+        adoption.take_in(tuple(relative), observed)
+    return draft.finish(topic_count=adoption.count, notes=adoption.notes)
+
+
+class _Adoption:
+    def __init__(self, draft: Draft) -> None:
+        self.notes: list[str] = []
+        self.count = 0
+        self._draft = draft
+        self._places = Places(draft.snapshot, draft.mount)
+        self._made: dict[tuple[int, str], int] = {}
+        self._seen: set[str] = set()
+
+    def take_in(self, wanted: tuple[str, ...], observed: Observed) -> None:
+        draft, name = self._draft, observed.physical_name
+        if name in self._seen or draft.snapshot.locate(name) is not None:
+            return
+        if (reason := self._why_not(observed)) is not None:
+            self.notes.append(f"{name} is left out: {reason}")
+            return
+        relative, reason = self._places.place(wanted, name)
+        if not relative:
+            self.notes.append(f"{name} is left out: {reason}")
+            return
+        path = draft.mount.join(relative)
+        if reason:
+            self.notes.append(f"{name} is put at {path}: {reason}")
+        self._seen.add(name)
+        self.count += 1
+        topic = Topic(
+            entry_id=draft.fresh_id(),
+            changed_at_ms=draft.context.now_ms,
+            changed_by=draft.context.principal,
+            physical_name=name,
+            topic_id=observed.topic_id,
+            partitions=observed.partitions,
+            replication_factor=observed.replication_factor,
+            provision=Provision.ACTIVE,
+            adopted=True,
+            observed_config=MappingProxyType(dict(observed.config)),
+        )
+        draft.insert(self._directory(relative[:-1]), relative[-1], topic, path)
+        draft.claim(name)
+        draft.reinstate(name)
+
+    def _why_not(self, observed: Observed) -> str | None:
+        if physical.is_internal(observed.physical_name):
+            return "it is a system's own topic"
+        if is_detached(self._draft.snapshot, observed):
+            return DETACHED_REASON
+        return physical.why_invalid(observed.physical_name)
+
+    def _directory(self, relative: Sequence[str]) -> int:
+        """The id of the directory there; the missing tiers are made."""
+        draft = self._draft
+        way = follow(draft.snapshot, relative)
+        draft.expect_way(way.node)
+        parent_id = way.node.entry_id
+        for depth in range(way.depth, len(relative)):
+            place = (parent_id, relative[depth])
+            if place not in self._made:
+                made = Directory(
+                    entry_id=draft.fresh_id(),
+                    changed_at_ms=draft.context.now_ms,
+                    changed_by=draft.context.principal,
+                )
+                draft.insert(*place, made, draft.mount.join(relative[: depth + 1]))
+                self._made[place] = made.entry_id
+            parent_id = self._made[place]
+        return parent_id
+
+
+def record_topics(draft: Draft, command: RecordTopics) -> Plan:
+    """Commit what the reconciler learnt; what is gone, or tells nothing new, is passed over."""
+    pending: dict[int, tuple[_Place, Topic, Topic]] = {}
+    for news in command.news:
+        place = _place(draft, news)
+        topic = place.topic(draft) if place is not None else None
+        if place is None or topic is None or topic.entry_id != news.entry_id:
+            continue
+        _, before, latest = pending.get(topic.entry_id, (place, topic, topic))
+        pending[topic.entry_id] = (place, before, _told(latest, news))
+    count = 0
+    for place, before, after in pending.values():
+        if after == before:
+            continue
+        count += 1
+        place.write(draft, before, after)
+    return draft.finish(topic_count=count)
+
+
+class _Place:
+    """Where a topic stands that there is news of; ``node`` None = it waits below DELETED_ID."""
+
+    def __init__(self, node: Node | None, name: str, path: Path) -> None:
+        self._node = node
+        self._name = name
+        self._path = path
+        self._parent_id = DELETED_ID if node is None else node.entry_id
+
+    def topic(self, draft: Draft) -> Topic | None:
+        return draft.snapshot.topic(self._parent_id, self._name)
+
+    def write(self, draft: Draft, before: Topic, after: Topic) -> None:
+        stamped = draft.stamped(after)
+        if not draft.context.principal:
+            # An observation is nobody's doing: who changed it last is still true.
+            stamped = replace(stamped, changed_by=before.changed_by)
+        if self._node is None:
+            # Its removal was told already; an update now would bring it back to life in the log.
+            draft.expect_entry(self._parent_id, self._name, before)
+            draft.put(self._parent_id, self._name, stamped)
+            return
+        draft.expect_way(self._node)
+        draft.update(self._parent_id, self._name, before, stamped, self._path)
+
+
+def _place(draft: Draft, news: TopicNews) -> _Place | None:
+    if not draft.mount.is_prefix_of(news.path):
+        return None
+    relative = news.path.below(draft.mount)
+    if not relative:
+        return None
+    above, name = relative[:-1], relative[-1]
+    if above == (DELETED,):
+        return _Place(None, name, news.path)
+    way = follow(draft.snapshot, above)
+    return _Place(way.node, name, news.path) if way.depth == len(above) else None
+
+
+def _told(topic: Topic, news: TopicNews) -> Topic:
+    told: dict[str, Any] = {
+        field: value for field in _FIELDS if (value := getattr(news, field)) is not None
+    }
+    if news.observed_config is not None:
+        told["observed_config"] = MappingProxyType(dict(news.observed_config))
+    return replace(topic, **told)

@@ -1,0 +1,340 @@
+"""Plans for making entries: directories, topics, links and mounts.
+
+Refuses to make a directory for anything but ``CreateDirectory`` (KIP-37; DESIGN §5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from directory.namespace import physical, rules
+from directory.namespace.command import (
+    CreateDirectory,
+    CreateLink,
+    CreateMount,
+    CreateTopic,
+    Plan,
+)
+from directory.namespace.draft import Draft
+from directory.namespace.entry import (
+    NO_POLICIES,
+    Directory,
+    Entry,
+    Kind,
+    Link,
+    Mount,
+    Provision,
+    Topic,
+)
+from directory.namespace.fields import check_policies
+from directory.namespace.ground import a_kind, enter, follow, inside, turn_back
+from directory.namespace.keys import mounted_key
+from directory.namespace.links import check_targets
+from directory.namespace.snapshot import Node
+from resolver.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    MountLoop,
+    MountOverlaps,
+    MountShadows,
+    PhysicalNameTaken,
+)
+from resolver.path import Path, is_system
+
+__all__ = [
+    "check_free",
+    "check_names",
+    "create_directory",
+    "create_link",
+    "create_mount",
+    "create_topic",
+    "mounted_value",
+]
+
+_SHOWN_MOUNTS = 5
+_MOST_PARTITIONS = 2**31 - 1
+_MOST_REPLICAS = 2**15 - 1
+_WAITS = "waits: this server's ceiling does not let kdir create topics in Kafka"
+
+
+def create_directory(draft: Draft, command: CreateDirectory) -> Plan:
+    """mkdir, and mkdir -p."""
+    relative = inside(draft.mount, command.path)
+    way = follow(draft.snapshot, relative)
+    if way.depth == len(relative):
+        if command.make_parents:
+            return draft.finish(way.node.directory, command.path)
+        raise _exists(command.path, way.node.directory)
+    if way.stopped_by is not None and way.depth == len(relative) - 1:
+        raise _exists(command.path, way.stopped_by)
+    if way.stopped_by is not None or (way.depth < len(relative) - 1 and not command.make_parents):
+        turn_back(way, draft.mount, relative[:-1], relative[-1:])
+    check_names(command.path, relative)
+    check_policies(command.policies)
+    rules.check_writable(draft, way.node)
+    draft.expect_way(way.node)
+    parent_id = way.node.entry_id
+    made: Directory | None = None
+    for depth in range(way.depth, len(relative)):
+        last = depth == len(relative) - 1
+        made = Directory(
+            entry_id=draft.fresh_id(),
+            changed_at_ms=draft.context.now_ms,
+            changed_by=draft.context.principal,
+            policies=command.policies if last else NO_POLICIES,
+            closed=command.closed and last,
+        )
+        path = draft.mount.join(relative[: depth + 1])
+        draft.insert(parent_id, relative[depth], made, path)
+        parent_id = made.entry_id
+    return draft.finish(made, command.path)
+
+
+def create_topic(draft: Draft, command: CreateTopic) -> Plan:
+    """A topic: its entry and its wish; Kafka follows."""
+    relative, parent = _place(draft, command.path)
+    name = relative[-1]
+    check_free(draft, parent, name, Kind.TOPIC, command.path)
+    check_policies(command.policies)
+    _check_size("topic.partitions", command.partitions, _MOST_PARTITIONS)
+    _check_size("topic.replication_factor", command.replication_factor, _MOST_REPLICAS)
+    rules.check_writable(draft, parent)
+    rules.check_room(draft, parent, 1)
+    draft.expect_way(parent)
+    topic = (
+        _adopted_topic(draft, command)
+        if command.adopt_existing is not None
+        else _wished_topic(draft, command, relative, parent)
+    )
+    draft.insert(parent.entry_id, name, topic, command.path)
+    draft.claim(topic.physical_name)
+    draft.reinstate(topic.physical_name)
+    return draft.finish(topic, command.path)
+
+
+def _wished_topic(
+    draft: Draft, command: CreateTopic, relative: Sequence[str], parent: Node
+) -> Topic:
+    context = draft.context
+    base = physical.default_name(relative)
+    if command.physical_name:
+        physical.check_asked(command.physical_name, draft.names, base=base)
+        name = command.physical_name
+    else:
+        name = physical.free_name(base, draft.names)
+    defaults = rules.inherited(draft.snapshot, parent)
+    own = command.policies
+    return Topic(
+        entry_id=draft.fresh_id(),
+        changed_at_ms=context.now_ms,
+        changed_by=context.principal,
+        policies=own,
+        physical_name=name,
+        partitions=command.partitions or own.partitions or defaults.partitions or 0,
+        replication_factor=command.replication_factor
+        or own.replication_factor
+        or defaults.replication_factor
+        or 0,
+        provision=Provision.PENDING,
+        provision_message="" if context.creates_in_kafka else _WAITS,
+        provision_attempt=context.new_attempt() if context.creates_in_kafka else "",
+    )
+
+
+def _adopted_topic(draft: Draft, command: CreateTopic) -> Topic:
+    observed = command.adopt_existing
+    assert observed is not None  # noqa: S101 - for the type checker; the caller has looked
+    name = observed.physical_name
+    if command.physical_name not in {"", name}:
+        raise InvalidArgument(
+            f"topic.physical_name is {command.physical_name!r}, but the topic to adopt is {name!r}",
+            field="topic.physical_name",
+        )
+    owner = draft.names.owner(name)
+    if owner is not None or draft.snapshot.locate(name) is not None:
+        raise PhysicalNameTaken(
+            f"{name!r} is the physical name of {owner or 'a topic that is being removed'}",
+            physical_name=name,
+            owner=owner or "a topic that is being removed",
+        )
+    return Topic(
+        entry_id=draft.fresh_id(),
+        changed_at_ms=draft.context.now_ms,
+        changed_by=draft.context.principal,
+        policies=command.policies,
+        physical_name=name,
+        topic_id=observed.topic_id,
+        partitions=observed.partitions,
+        replication_factor=observed.replication_factor,
+        provision=Provision.ACTIVE,
+        adopted=True,
+        observed_config=observed.config,
+    )
+
+
+def create_link(draft: Draft, command: CreateLink) -> Plan:
+    """A link; its targets need not exist, nor be ours."""
+    relative, parent = _place(draft, command.path)
+    check_free(draft, parent, relative[-1], Kind.LINK, command.path)
+    check_targets(command.path, command.targets)
+    rules.check_writable(draft, parent)
+    draft.expect_way(parent)
+    link = Link(
+        entry_id=draft.fresh_id(),
+        changed_at_ms=draft.context.now_ms,
+        changed_by=draft.context.principal,
+        targets=command.targets,
+        mode=command.mode,
+        writes=command.writes,
+        fall_back_on_absent=command.fall_back_on_absent,
+    )
+    draft.insert(parent.entry_id, relative[-1], link, command.path)
+    return draft.finish(link, command.path)
+
+
+def create_mount(draft: Draft, command: CreateMount) -> Plan:
+    """A mount: of a child that this cluster has not mounted, where nothing stands."""
+    if not command.cluster_id:
+        raise InvalidArgument(
+            "mount.cluster_id is empty; the child's cluster id would be right",
+            field="mount.cluster_id",
+        )
+    relative = inside(draft.mount, command.path)
+    _check_no_overlap(draft, command.path, relative)
+    relative, parent = _place(draft, command.path)
+    name = relative[-1]
+    for stands in (draft.snapshot.topic(parent.entry_id, name), parent.containers.get(name)):
+        if stands is not None:
+            raise MountShadows(
+                f"a mount at {command.path} would hide {a_kind(stands)} that stands there",
+                path=command.path,
+                standing=stands.kind.name.lower(),
+            )
+    _check_not_mounted(draft, command)
+    rules.check_writable(draft, parent)
+    draft.expect_way(parent)
+    draft.expect_vacant(parent.entry_id, Kind.TOPIC, name, command.path)
+    mount = Mount(
+        entry_id=draft.fresh_id(),
+        changed_at_ms=draft.context.now_ms,
+        changed_by=draft.context.principal,
+        cluster_id=command.cluster_id,
+        cluster=command.cluster,
+        endpoints=command.endpoints,
+    )
+    draft.insert(parent.entry_id, name, mount, command.path)
+    draft.expect(mounted_key(mount.cluster_id), None)
+    draft.set(mounted_key(mount.cluster_id), mounted_value(mount))
+    return draft.finish(mount, command.path)
+
+
+def _check_no_overlap(draft: Draft, path: Path, relative: Sequence[str]) -> None:
+    way = follow(draft.snapshot, relative)
+    if isinstance(way.stopped_by, Mount) and way.depth < len(relative) - 1:
+        above = draft.mount.join(relative[: way.depth + 1])
+        raise MountOverlaps(
+            f"{path} lies below {above}, {a_kind(way.stopped_by)}: mount it there, in that cluster",
+            path=path,
+            overlaps=above,
+        )
+    if way.depth == len(relative) and draft.snapshot.has_mounts_below(way.node.entry_id):
+        below = mounts_below(draft, relative)
+        raise MountOverlaps(
+            f"{path} lies above {', '.join(map(str, below))}: one cluster's mounts never enclose "
+            f"each other",
+            path=path,
+            overlaps=", ".join(map(str, below)),
+        )
+
+
+def _check_not_mounted(draft: Draft, command: CreateMount) -> None:
+    for relative, mount in draft.snapshot.mounts():
+        if mount.cluster_id == command.cluster_id:
+            mounted_at = draft.mount.join(relative)
+            raise MountLoop(
+                f"cluster {command.cluster_id} is mounted at {mounted_at} already; it cannot be at "
+                f"{command.path} too",
+                mounted_at=mounted_at,
+                path=command.path,
+                cluster_id=command.cluster_id,
+            )
+
+
+def mounts_below(draft: Draft, relative: Sequence[str], most: int = _SHOWN_MOUNTS) -> list[Path]:
+    """The paths of the first mounts at or below a path, in path order."""
+    prefix = tuple(relative)
+    below = (
+        draft.mount.join(segments)
+        for segments, _ in draft.snapshot.mounts()
+        if tuple(segments[: len(prefix)]) == prefix
+    )
+    return list(islice(below, most))
+
+
+def mounted_value(mount: Mount) -> bytes:
+    """What ``f/mounted/`` says of a mount: which entry it is, and its epoch."""
+    return b"%016x %d" % (mount.entry_id, mount.epoch)
+
+
+def check_names(path: Path, relative: Sequence[str]) -> None:
+    """Names that begin with ``__`` are the system's.
+
+    Raises:
+        InvalidArgument: naming the segment.
+    """
+    for segment in relative:
+        if is_system(segment):
+            raise InvalidArgument(
+                f"{path}: names that begin with '__', such as {segment!r}, are kept for the system",
+                path=path,
+                segment=segment,
+            )
+
+
+def check_free(draft: Draft, parent: Node, name: str, kind: Kind, path: Path) -> None:
+    """A new entry of this kind may stand there: a topic beside a directory or link of its name, or
+    the other way round, and nothing else. Adds the guards that keep it so.
+
+    Raises:
+        AlreadyExists: names what stands there.
+    """
+    topic = draft.snapshot.topic(parent.entry_id, name)
+    container = parent.containers.get(name)
+    same = topic if kind is Kind.TOPIC else container
+    if same is not None:
+        raise _exists(path, same)
+    if kind is Kind.TOPIC:
+        if isinstance(container, Mount):
+            # The child answers for this very path: a topic here could never be resolved.
+            raise _exists(path, container)
+        if container is None:
+            draft.expect_vacant(parent.entry_id, Kind.DIRECTORY, name, path)
+        else:
+            draft.expect_entry(parent.entry_id, name, container)
+
+
+def _place(draft: Draft, path: Path) -> tuple[tuple[str, ...], Node]:
+    relative = inside(draft.mount, path)
+    if not relative:
+        raise AlreadyExists(f"{path} is the root directory of this cluster", path=path)
+    parent = enter(draft.snapshot, draft.mount, relative[:-1])
+    check_names(path, relative)
+    return relative, parent
+
+
+def _exists(path: Path, entry: Entry) -> AlreadyExists:
+    what = a_kind(entry)
+    return AlreadyExists(
+        f"{path} exists already: {what} stands there",
+        path=path,
+        standing=entry.kind.name.lower(),
+    )
+
+
+def _check_size(field: str, value: int, most: int) -> None:
+    if not 0 <= value <= most:
+        raise InvalidArgument(
+            f"{field} is {value}; 1 to {most} would be right, or 0 for the broker's default",
+            field=field,
+        )

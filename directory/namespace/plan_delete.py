@@ -1,0 +1,284 @@
+"""Plans for removing entries, and for finishing removals.
+
+Removing marks at once: a directory is moved below ``DELETED_ID`` whole, however much it holds, and
+its path is free again. ``ReapDeleted`` then takes it apart from the leaves, a bounded step at a
+time; each step is a transaction of its own, so that it can be killed after any. Refuses to touch
+Kafka: a topic that is to go there waits as DELETING for the reconciler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, NamedTuple, assert_never
+
+from directory.namespace import rules
+from directory.namespace.command import DeleteEntry, FinishDelete, Plan, ReapDeleted
+from directory.namespace.draft import Draft
+from directory.namespace.entry import (
+    DELETED_ID,
+    Directory,
+    Entry,
+    Link,
+    Mount,
+    Provision,
+    Topic,
+)
+from directory.namespace.ground import Standing, standing
+from directory.namespace.keys import (
+    MOUNTED,
+    RETIRED,
+    detached_key,
+    directory_range,
+    mounted_key,
+    removal_key,
+)
+from directory.namespace.plan_create import mounts_below
+from directory.namespace.plan_update import check_etag, own_policies
+from directory.namespace.snapshot import Node
+from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly
+from resolver.path import Path
+
+__all__ = ["DELETED", "delete_entry", "deleted_name", "finish_delete", "reap_deleted"]
+
+DELETED: Final = "__deleted"
+"""How the place of removed entries is called in paths of change events (DESIGN §5)."""
+
+_IN_KAFKA: Final = frozenset({Provision.ACTIVE, Provision.MISSING})
+
+
+def deleted_name(entry_id: int) -> str:
+    """The name of a removed entry below ``DELETED_ID``."""
+    return f"{entry_id:016x}"
+
+
+def delete_entry(draft: Draft, command: DeleteEntry) -> Plan:
+    """Remove an entry, and with ``recursive`` what it holds."""
+    found = standing(draft.snapshot, draft.mount, command.path, command.kind)
+    parent = found.parent
+    if parent is None:
+        raise InvalidArgument(
+            f"{command.path} is the root directory of this cluster: it cannot be removed",
+            path=command.path,
+        )
+    check_etag(found, command.etag)
+    rules.check_writable(draft, parent, own_policies(found.entry))
+    draft.expect_way(parent)
+    match found.entry:
+        case Topic() as topic:
+            goes = draft.context.deletes_in_kafka
+            _let_go(draft, parent.entry_id, found.name, topic, goes_in_kafka=goes)
+            draft.gone(parent.entry_id, topic, found.path)
+            return draft.finish(topic, found.path, topic_count=1)
+        case Link() as link:
+            draft.delete(parent.entry_id, found.name, link, found.path)
+            return draft.finish(link, found.path)
+        case Mount() as mount:
+            draft.delete(parent.entry_id, found.name, mount, found.path)
+            draft.unset(mounted_key(mount.cluster_id))
+            return draft.finish(mount, found.path)
+        case Directory() as directory:
+            return _delete_directory(draft, found, directory, recursive=command.recursive)
+        case _:
+            assert_never(found.entry)
+
+
+def _delete_directory(
+    draft: Draft, found: Standing, directory: Directory, *, recursive: bool
+) -> Plan:
+    snapshot = draft.snapshot
+    node = snapshot.node(directory.entry_id)
+    if node is None or not (node.topics or node.containers):
+        # Nothing to reap. Whoever puts something there now is noticed by its key.
+        draft.expect_nothing_newer(directory_range(directory.entry_id))
+        draft.delete(found.parent_id, found.name, directory, found.path)
+        return draft.finish(directory, found.path, directory_count=1)
+    if snapshot.has_mounts_below(directory.entry_id):
+        mounts = ", ".join(map(str, mounts_below(draft, found.path.below(draft.mount))))
+        raise HasMounts(
+            f"clusters are mounted below {found.path}: {mounts}; unmount them first",
+            path=found.path,
+            mounts=mounts,
+        )
+    if not recursive:
+        topics, others = len(node.topics), len(node.containers)
+        raise NotEmpty(
+            f"{found.path} holds {topics:,} topics and {others:,} directories and links; remove "
+            f"them first, or remove it with all below it",
+            path=found.path,
+            topics=topics,
+            containers=others,
+        )
+    for below in rules.directories_below(snapshot, node):
+        if below.directory.policies.read_only and below is not node:
+            path = rules.path_of(draft, below)
+            raise ReadOnly(f"{path} is read-only", path=path)
+    # A mount that comes below it meanwhile would be torn down unseen: it writes its claim.
+    draft.expect_nothing_newer(MOUNTED)
+    draft.take(found.parent_id, found.name, directory)
+    draft.put(DELETED_ID, deleted_name(directory.entry_id), directory)
+    draft.set(
+        removal_key(directory.entry_id),
+        _Removal(goes_in_kafka=draft.context.deletes_in_kafka, path=found.path).to_bytes(),
+    )
+    draft.gone(found.parent_id, directory, found.path)
+    counts = snapshot.counts(directory.entry_id)
+    return draft.finish(
+        directory,
+        found.path,
+        topic_count=counts.topics,
+        directory_count=counts.directories + 1,
+    )
+
+
+def _let_go(draft: Draft, parent_id: int, name: str, topic: Topic, *, goes_in_kafka: bool) -> None:
+    """A topic leaves the tree: for good, or to wait as DELETING until Kafka's topic is gone."""
+    draft.take(parent_id, name, topic)
+    attempted = topic.provision is Provision.PENDING and topic.provision_attempt != ""
+    if goes_in_kafka and (topic.provision in _IN_KAFKA or attempted):
+        waiting = replace(draft.stamped(topic), provision=Provision.DELETING)
+        draft.put(DELETED_ID, deleted_name(topic.entry_id), waiting)
+        return
+    draft.release(topic.physical_name)
+    if topic.provision is not Provision.FAILED:
+        # A topic that Kafka refused was never there: nothing late can come for it.
+        draft.retire(topic.physical_name)
+    if topic.provision is Provision.ACTIVE:
+        draft.set(detached_key(topic.physical_name), topic.topic_id)
+
+
+# -- finishing ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    """What was decided when a directory was removed; the reaper goes by it, whenever it comes."""
+
+    goes_in_kafka: bool
+    path: Path
+
+    def to_bytes(self) -> bytes:
+        return f"{'kafka' if self.goes_in_kafka else 'keep'}\n{self.path}".encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes | None) -> _Removal | None:
+        if value is None:
+            return None
+        word, _, path = value.decode().partition("\n")
+        return cls(goes_in_kafka=word == "kafka", path=Path.parse(path))
+
+
+class _Leaf(NamedTuple):
+    """The next entry to take away: nothing is left below it by then."""
+
+    parent_id: int
+    name: str
+    entry: Entry
+    path: Path | None
+    """Where it was before the removal, as far as that is known."""
+    removal: _Removal | None
+    top: bool
+    """Whether it is the removed directory itself, not something below it."""
+
+
+def reap_deleted(draft: Draft, command: ReapDeleted) -> Plan:
+    """One step of taking removed directories apart; an empty plan when there is nothing to do.
+
+    What stands there as DELETING waits for ``FinishDelete`` and is not touched. Names whose day of
+    retirement is over are forgotten on the way.
+    """
+    topics = directories = done = 0
+    for leaf in islice(_leaves(draft), max(0, command.limit)):
+        done += 1
+        topics += isinstance(leaf.entry, Topic)
+        directories += isinstance(leaf.entry, Directory)
+        _reap(draft, leaf)
+    _forget_retired(draft, command.limit - done)
+    return draft.finish(topic_count=topics, directory_count=directories)
+
+
+def _leaves(draft: Draft) -> Iterator[_Leaf]:
+    snapshot = draft.snapshot
+    place = snapshot.node(DELETED_ID)
+    if place is None:
+        return
+    for name, container in place.containers.items():
+        removal = _Removal.from_bytes(snapshot.fact(removal_key(container.entry_id)))
+        path = removal.path if removal else None
+        node = snapshot.node(container.entry_id)
+        if isinstance(container, Directory) and node is not None:
+            yield from _below(draft, node, path, removal)
+        yield _Leaf(DELETED_ID, name, container, path, removal, top=True)
+
+
+def _below(
+    draft: Draft, node: Node, path: Path | None, removal: _Removal | None
+) -> Iterator[_Leaf]:
+    # Depth first, a directory after what it holds: wherever the caller stops, what was taken so far
+    # is a whole step. A path has at most 64 segments, so recursion is safe.
+    for name in node.topics:
+        topic = draft.snapshot.topic(node.entry_id, name)
+        if topic is not None:
+            yield _Leaf(node.entry_id, name, topic, _child(path, name), removal, top=False)
+    for name, container in node.containers.items():
+        here = _child(path, name)
+        below = draft.snapshot.node(container.entry_id)
+        if isinstance(container, Directory) and below is not None:
+            yield from _below(draft, below, here, removal)
+        yield _Leaf(node.entry_id, name, container, here, removal, top=False)
+
+
+def _child(path: Path | None, name: str) -> Path | None:
+    return None if path is None else Path((*path.segments, name))
+
+
+def _reap(draft: Draft, leaf: _Leaf) -> None:
+    entry = leaf.entry
+    match entry:
+        case Topic():
+            goes = leaf.removal is not None and leaf.removal.goes_in_kafka
+            _let_go(draft, leaf.parent_id, leaf.name, entry, goes_in_kafka=goes)
+        case Directory():
+            draft.expect_nothing_newer(directory_range(entry.entry_id))
+            draft.take(leaf.parent_id, leaf.name, entry)
+        case Link():
+            draft.take(leaf.parent_id, leaf.name, entry)
+        case Mount():
+            # None can be below a removed directory; should one be, its child is free again.
+            draft.take(leaf.parent_id, leaf.name, entry)
+            draft.unset(mounted_key(entry.cluster_id))
+        case _:
+            assert_never(entry)
+    if leaf.top:
+        # Its removal was told when it was marked.
+        draft.unset(removal_key(entry.entry_id))
+    else:
+        # Other entries may stand at its old path by now: the event is of the place that it was in.
+        where = Path((*draft.mount.segments, DELETED, deleted_name(entry.entry_id)))
+        draft.gone(leaf.parent_id, entry, where, leaf.path)
+
+
+def _forget_retired(draft: Draft, most: int) -> None:
+    over = (
+        key for key, value in draft.snapshot.facts(RETIRED) if int(value) <= draft.context.now_ms
+    )
+    for key in islice(over, max(0, most)):
+        value = draft.snapshot.fact(key)
+        draft.expect(key, value)
+        draft.unset(key)
+
+
+def finish_delete(draft: Draft, command: FinishDelete) -> Plan:
+    """Kafka's topic is gone: so is the entry, and its name is retired for a day."""
+    topic = draft.snapshot.topic(DELETED_ID, command.name)
+    if (
+        topic is None
+        or topic.entry_id != command.entry_id
+        or topic.provision is not Provision.DELETING
+    ):
+        return draft.finish()
+    draft.take(DELETED_ID, command.name, topic)
+    draft.release(topic.physical_name)
+    draft.retire(topic.physical_name)
+    return draft.finish(topic, topic_count=1)

@@ -1,0 +1,251 @@
+"""Plans for moving entries within one cluster's mount.
+
+A move is one small transaction however much lies below: entries are stored by their parent's id. It
+never changes an id, a physical name or data, and refuses to cross into another cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from directory.namespace import rules
+from directory.namespace.command import Change, MoveEntry, Plan
+from directory.namespace.draft import Draft
+from directory.namespace.entry import (
+    ROOT_ID,
+    Directory,
+    Entry,
+    Kind,
+    Link,
+    Mount,
+    Topic,
+)
+from directory.namespace.ground import Standing, Way, a_kind, follow, standing, turn_back
+from directory.namespace.keys import MOUNTED, mounted_key
+from directory.namespace.plan_create import check_free, check_names, mounted_value
+from directory.namespace.plan_update import check_etag, own_policies
+from directory.namespace.snapshot import Node
+from resolver.errors import AlreadyExists, CrossMount, InvalidMove, InvalidPath, MountShadows
+from resolver.path import MAX_PATH_BYTES, MAX_SEGMENTS, Path
+
+__all__ = ["move_entry"]
+
+
+def move_entry(draft: Draft, command: MoveEntry) -> Plan:
+    """Give an entry another path."""
+    found = standing(draft.snapshot, draft.mount, command.path, command.kind)
+    check_etag(found, command.etag)
+    if found.parent is None:
+        raise InvalidMove(
+            f"{command.path} is the root directory of this cluster: move its mount in the parent",
+            path=command.path,
+        )
+    if command.new_path == command.path:
+        return draft.finish(found.entry, command.path)
+    target, relative = _target(draft, found, command)
+    name = relative[-1]
+    check_names(command.new_path, relative)
+    _check_vacant(draft, found.entry, target, name, command)
+    rules.check_writable(draft, found.parent, own_policies(found.entry))
+    rules.check_writable(draft, target)
+    draft.expect_way(found.parent)
+    draft.expect_way(target)
+    _check_fits(draft, found, command.new_path)
+    _check_quota(draft, found, target)
+    moved = _move(draft, found, target, name, command.new_path)
+    if command.leave_link:
+        _leave_link(draft, found, command.new_path)
+    return draft.finish(moved, command.new_path)
+
+
+def _target(draft: Draft, found: Standing, command: MoveEntry) -> tuple[Node, tuple[str, ...]]:
+    if found.entry.kind.is_container and command.path.is_prefix_of(command.new_path):
+        raise InvalidMove(
+            f"{command.path} cannot be moved to {command.new_path}: that is below itself",
+            path=command.path,
+            new_path=command.new_path,
+        )
+    if not draft.mount.is_prefix_of(command.new_path):
+        raise CrossMount(
+            f"{command.new_path} is not below {draft.mount}, where this cluster is mounted: an "
+            f"entry cannot move to another cluster",
+            path=command.path,
+            new_path=command.new_path,
+            mount=draft.mount,
+        )
+    relative = command.new_path.below(draft.mount)
+    if not relative:
+        raise AlreadyExists(
+            f"{command.new_path} is the root directory of this cluster", path=command.new_path
+        )
+    way = follow(draft.snapshot, relative[:-1])
+    if way.depth < len(relative) - 1:
+        _refuse_crossing(draft, way, relative, command)
+        turn_back(way, draft.mount, relative[:-1], relative[-1:])
+    return way.node, relative
+
+
+def _refuse_crossing(draft: Draft, way: Way, relative: Sequence[str], command: MoveEntry) -> None:
+    if isinstance(way.stopped_by, Mount):
+        mount = draft.mount.join(relative[: way.depth + 1])
+        raise CrossMount(
+            f"{command.new_path} lies in {a_kind(way.stopped_by)}, mounted at {mount}: an entry "
+            f"cannot move to another cluster",
+            path=command.path,
+            new_path=command.new_path,
+            mount=mount,
+        )
+
+
+def _check_vacant(draft: Draft, entry: Entry, target: Node, name: str, command: MoveEntry) -> None:
+    check_free(draft, target, name, entry.kind, command.new_path)
+    if isinstance(entry, Mount):
+        topic = draft.snapshot.topic(target.entry_id, name)
+        if topic is not None:
+            raise MountShadows(
+                f"a mount at {command.new_path} would hide {a_kind(topic)} that stands there",
+                path=command.new_path,
+                standing="topic",
+            )
+        draft.expect_vacant(target.entry_id, Kind.TOPIC, name, command.new_path)
+    if isinstance(entry, Link):
+        for at in entry.targets:
+            if command.new_path.is_prefix_of(at):
+                raise InvalidMove(
+                    f"{command.path} leads to {at}: at {command.new_path} it would lead to itself",
+                    path=command.path,
+                    new_path=command.new_path,
+                )
+
+
+def _check_fits(draft: Draft, found: Standing, new_path: Path) -> None:
+    """Every path below must stay a path.
+
+    Only a longer path can break that, so only then are the names below looked at: the one thing
+    here that costs by how much lies below.
+    """
+    node = draft.snapshot.node(found.entry.entry_id)
+    if not isinstance(found.entry, Directory) or node is None:
+        return
+    deeper = len(new_path) - len(found.path)
+    longer = len(str(new_path)) - len(str(found.path))
+    if deeper <= 0 and longer <= 0:
+        return
+    for here in rules.directories_below(draft.snapshot, node):
+        path = rules.path_of(draft, here)
+        longest = max((len(name) for name in (*here.topics, *here.containers)), default=-1)
+        held = longest >= 0
+        if (
+            len(path) + held + deeper > MAX_SEGMENTS
+            or len(str(path)) + (1 + longest if held else 0) + longer > MAX_PATH_BYTES
+        ):
+            raise InvalidPath(
+                f"what lies in {path} would get paths of more than {MAX_SEGMENTS} segments or "
+                f"{MAX_PATH_BYTES} bytes below {new_path}",
+                path=path,
+                rule="length",
+            )
+
+
+def _check_quota(draft: Draft, found: Standing, target: Node) -> None:
+    match found.entry:
+        case Topic():
+            count = 1
+        case Directory():
+            count = draft.snapshot.counts(found.entry.entry_id).topics
+        case _:
+            return
+    counted = set()
+    here = found.parent
+    while here is not None:
+        counted.add(here.entry_id)
+        here = draft.snapshot.node(here.parent_id) if here.entry_id != ROOT_ID else None
+    if count:
+        rules.check_room(draft, target, count, frozenset(counted))
+
+
+def _move(draft: Draft, found: Standing, target: Node, name: str, new_path: Path) -> Entry:
+    draft.take(found.parent_id, found.name, found.entry)
+    moved: Entry
+    match found.entry:
+        case Mount() as mount:
+            raised = replace(draft.stamped(mount), epoch=mount.epoch + 1)
+            draft.set(mounted_key(raised.cluster_id), mounted_value(raised))
+            moved = raised
+        case Directory() as directory:
+            _raise_mounts_below(draft, found.path, new_path)
+            moved = draft.stamped(directory)
+        case Topic() as topic:
+            moved = draft.stamped(topic)
+        case Link() as link:
+            moved = draft.stamped(link)
+        case _:
+            assert_never(found.entry)
+    draft.expect_vacant(target.entry_id, moved.kind, name, new_path)
+    draft.put(target.entry_id, name, moved)
+    draft.changed(
+        Change(
+            kind=moved.kind,
+            entry_id=moved.entry_id,
+            parent_id=target.entry_id,
+            path=new_path,
+            path_before=found.path,
+            before=found.entry,
+            after=moved,
+        )
+    )
+    return moved
+
+
+def _raise_mounts_below(draft: Draft, path: Path, new_path: Path) -> None:
+    """A mount whose path changes gets a new epoch, also where a directory above it moved."""
+    # One that comes below it meanwhile would keep its epoch at another path: it writes its claim.
+    draft.expect_nothing_newer(MOUNTED)
+    prefix = path.below(draft.mount)
+    for segments, mount in draft.snapshot.mounts():
+        relative = tuple(segments)
+        if relative[: len(prefix)] != prefix:
+            continue
+        parent = follow(draft.snapshot, relative[:-1]).node
+        raised = replace(draft.stamped(mount), epoch=mount.epoch + 1)
+        before = draft.mount.join(relative)
+        draft.expect_entry(parent.entry_id, relative[-1], mount)
+        draft.put(parent.entry_id, relative[-1], raised)
+        draft.set(mounted_key(raised.cluster_id), mounted_value(raised))
+        draft.changed(
+            Change(
+                kind=Kind.MOUNT,
+                entry_id=raised.entry_id,
+                parent_id=parent.entry_id,
+                path=before.rebase(path, new_path),
+                path_before=before,
+                before=mount,
+                after=raised,
+            )
+        )
+
+
+def _leave_link(draft: Draft, found: Standing, new_path: Path) -> None:
+    parent = found.parent
+    assert parent is not None  # noqa: S101 - the root is never moved
+    if not found.entry.kind.is_container:
+        check_free(draft, parent, found.name, Kind.LINK, found.path)
+        draft.expect_vacant(parent.entry_id, Kind.LINK, found.name, found.path)
+    link = Link(
+        entry_id=draft.fresh_id(),
+        changed_at_ms=draft.context.now_ms,
+        changed_by=draft.context.principal,
+        targets=(new_path,),
+    )
+    draft.put(parent.entry_id, found.name, link)
+    draft.changed(
+        Change(
+            kind=Kind.LINK,
+            entry_id=link.entry_id,
+            parent_id=parent.entry_id,
+            path=found.path,
+            after=link,
+        )
+    )

@@ -1,0 +1,86 @@
+"""Plans for changing fields of an entry; refuses to change where it is or what Kafka calls it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from directory.namespace import rules
+from directory.namespace.command import Plan, UpdateEntry
+from directory.namespace.draft import Draft
+from directory.namespace.entry import (
+    ROOT_ID,
+    Directory,
+    Entry,
+    Link,
+    Mount,
+    Policies,
+    Topic,
+    etag_of,
+)
+from directory.namespace.fields import apply_changes
+from directory.namespace.ground import Standing, standing
+from directory.namespace.keys import mounted_key
+from directory.namespace.links import check_targets
+from directory.namespace.plan_create import mounted_value
+from resolver.errors import EtagMismatch
+
+__all__ = ["check_etag", "own_policies", "update_entry"]
+
+_ALWAYS = frozenset({"policies.read_only"})
+"""What may be changed where nothing may: or read-only could never be ended."""
+
+
+def update_entry(draft: Draft, command: UpdateEntry) -> Plan:
+    """Change the named fields; nothing at all where nothing differs."""
+    found = standing(draft.snapshot, draft.mount, command.path, command.kind)
+    check_etag(found, command.etag)
+    before = found.entry
+    after = apply_changes(before, command.changes)
+    if after == before:
+        return draft.finish(before, command.path)
+    if isinstance(after, Link):
+        check_targets(command.path, after.targets)
+    node = found.parent or draft.snapshot.node(ROOT_ID)
+    if node is not None and not command.changes.keys() <= _ALWAYS:
+        rules.check_writable(draft, node, own_policies(before))
+    if found.parent is not None:
+        draft.expect_way(found.parent)
+    return draft.finish(_changed(draft, found, after), command.path)
+
+
+def _changed(draft: Draft, found: Standing, after: Entry) -> Entry:
+    match found.entry, after:
+        case Directory() as before, Directory():
+            stamped: Entry = draft.stamped(after)
+        case Topic() as before, Topic():
+            stamped = draft.stamped(after)
+        case Link() as before, Link():
+            stamped = draft.stamped(after)
+        case Mount() as before, Mount():
+            raised = replace(draft.stamped(after), epoch=before.epoch + 1)
+            draft.set(mounted_key(raised.cluster_id), mounted_value(raised))
+            stamped = raised
+        case _:
+            raise AssertionError  # apply_changes keeps the kind
+    draft.update(found.parent_id, found.name, found.entry, stamped, found.path)
+    return stamped
+
+
+def own_policies(entry: Entry) -> Policies | None:
+    """The policies of an entry, of the kinds that have them."""
+    return entry.policies if isinstance(entry, Directory | Topic) else None
+
+
+def check_etag(found: Standing, etag: str) -> None:
+    """The entry is the one that the caller saw, if the caller says which that was.
+
+    Raises:
+        EtagMismatch: with both.
+    """
+    current = etag_of(found.entry)
+    if etag and etag != current:
+        raise EtagMismatch(
+            f"{found.path} has changed since: its etag is {current}, not {etag}",
+            path=found.path,
+            etag=current,
+        )

@@ -1,0 +1,107 @@
+"""What the policies of a directory forbid below it: changes where it is read-only, too many topics.
+
+Refuses to know what comes from above the mount; that joins with policies across mounts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from directory.namespace.draft import Draft
+from directory.namespace.entry import ROOT_ID, Directory, Policies
+from directory.namespace.keys import directory_range
+from directory.namespace.policies import effective, levels_of
+from directory.namespace.snapshot import Node, Snapshot
+from resolver.errors import QuotaExceeded, ReadOnly
+from resolver.path import Path, is_system
+
+__all__ = ["check_room", "check_writable", "directories_below", "inherited", "path_of"]
+
+
+def path_of(draft: Draft, node: Node) -> Path:
+    """The absolute path of a directory that is in the tree."""
+    relative = draft.snapshot.path_of(node.entry_id)
+    return Path((*draft.mount.segments, *(relative or ())))
+
+
+def inherited(snapshot: Snapshot, node: Node) -> Policies:
+    """What holds directly in a directory, as far as this cluster says."""
+    return effective(levels_of(snapshot, node.entry_id))
+
+
+def check_writable(draft: Draft, node: Node, own: Policies | None = None) -> None:
+    """Nothing below a read-only directory may be created, changed or removed; the nearest level
+    that says something counts. ``own`` is what an entry in ``node`` says of itself.
+
+    Raises:
+        ReadOnly: names the directory that says so.
+    """
+    if own is not None and own.read_only is not None:
+        if own.read_only:
+            raise ReadOnly("the entry itself is read-only")
+        return
+    for above in _upwards(draft.snapshot, node):
+        read_only = above.directory.policies.read_only
+        if read_only:
+            path = path_of(draft, above)
+            raise ReadOnly(f"{path} is read-only", path=path)
+        if read_only is not None:
+            return
+
+
+def check_room(draft: Draft, node: Node, more: int, unless: frozenset[int] = frozenset()) -> None:
+    """Every directory above that sets ``max_topics`` must have room for ``more`` topics.
+
+    System topics do not count. Two creates at the same moment in two directories below the same
+    quota may both be let through; the next one is refused. ``unless`` holds directories whose
+    quota counts these topics already.
+
+    Raises:
+        QuotaExceeded: names the directory, its limit and what it has.
+    """
+    for above in _upwards(draft.snapshot, node):
+        limit = above.directory.policies.max_topics
+        if limit is None or above.entry_id in unless:
+            continue
+        draft.expect_nothing_newer(directory_range(node.entry_id))
+        have = _user_topics(draft.snapshot, above)
+        if have + more > limit:
+            path = path_of(draft, above)
+            raise QuotaExceeded(
+                f"{path} allows {limit:,} topics below it, has {have:,}, and has no room for "
+                f"{more:,} more",
+                path=path,
+                limit=limit,
+                have=have,
+            )
+
+
+def _user_topics(snapshot: Snapshot, node: Node) -> int:
+    """The topics below a directory, without what lies in system directories right in it."""
+    count = snapshot.counts(node.entry_id).topics
+    for name, container in node.containers.items("__"):
+        if not is_system(name):
+            break
+        if isinstance(container, Directory):
+            count -= snapshot.counts(container.entry_id).topics
+    return count
+
+
+def directories_below(snapshot: Snapshot, node: Node) -> Iterator[Node]:
+    """The directory and every one below it, each before those that it holds."""
+    stack = [node]
+    while stack:
+        here = stack.pop()
+        yield here
+        stack.extend(
+            snapshot.nodes[container.entry_id]
+            for container in here.containers.values()
+            if isinstance(container, Directory)
+        )
+
+
+def _upwards(snapshot: Snapshot, node: Node) -> Iterator[Node]:
+    here: Node | None = node
+    while here is not None:
+        yield here
+        here = snapshot.node(here.parent_id) if here.entry_id != ROOT_ID else None
