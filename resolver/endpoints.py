@@ -1,0 +1,253 @@
+"""Endpoints: ``host:port`` of directory servers, which of them may be asked, and how they fared.
+
+Refuses everything that is no plain ``host:port`` (schemes, users, paths, directory names), so that
+an endpoint never needs a directory look-up and never reaches what the settings do not allow
+(RELIABILITY R9, R10). Networks are checked for addresses; a host *name* is checked by name only,
+since what it resolves to can change between the check and the call: settings that must keep
+clients inside some domains name those domains.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from resolver.errors import InvalidArgument
+
+__all__ = ["AllowList", "Endpoint", "Health", "parse_endpoint", "parse_servers"]
+
+_NAME = re.compile(
+    r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
+    r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.?",
+    re.ASCII | re.IGNORECASE,
+)
+_V4 = re.compile(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}", re.ASCII)
+# What libraries take for an IPv4 address although it does not look like one: 127.1, 0x7f.1, 017.1
+# (the rule of the URL standard: the last label is a number).
+_NUMBER = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)\.?", re.ASCII | re.IGNORECASE)
+
+_LOCAL_NAMES: Final = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+_METADATA_NAMES: Final = frozenset({"metadata", "metadata.google.internal", "instance-data"})
+FAILED_SECONDS: Final = 2.0
+"""For so long a server that did not answer is asked after the others."""
+LAME_SECONDS: Final = 10.0
+"""For so long a server that answered wrongly is asked after the others (R3)."""
+_MOST_REMEMBERED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a directory server listens. ``host`` is a name or an address without brackets."""
+
+    host: str
+    port: int
+    is_address: bool
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it lies on this very machine, as far as its words say."""
+        if not self.is_address:
+            return self.host.lower().rstrip(".") in _LOCAL_NAMES
+        return self.host.startswith("127.") or self.host == "::1"
+
+    @property
+    def target(self) -> str:
+        """As gRPC wants it, with the scheme said, so that no other can be meant."""
+        if not self.is_address:
+            return f"dns:///{self.host}:{self.port}"
+        return f"ipv6:{self}" if ":" in self.host else f"ipv4:{self}"
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Read ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``.
+
+    Raises:
+        InvalidArgument: naming what was found, cut short, and what would be right.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5:
+        raise _wrong(text, "no port; host:port would be right")
+    number = int(port)
+    if not 0 < number < 65536:
+        raise _wrong(text, "port outside 1 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        return Endpoint(_v6(text, host[1:-1]), number, is_address=True)
+    if _V4.fullmatch(host):
+        if any(int(part) > 255 or (part[0] == "0" and part != "0") for part in host.split(".")):
+            raise _wrong(text, "no IPv4 address")
+        return Endpoint(host, number, is_address=True)
+    if not _NAME.fullmatch(host):
+        raise _wrong(text, "neither a host name nor an address; host:port would be right")
+    if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
+        raise _wrong(text, "a number in the place of a host name")
+    return Endpoint(host.lower(), number, is_address=False)
+
+
+def parse_servers(servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
+    """Read the servers to begin with: a list, or one text with commas.
+
+    Raises:
+        InvalidArgument: one is none, or there is none.
+    """
+    texts = servers.split(",") if isinstance(servers, str) else servers
+    found = tuple(dict.fromkeys(parse_endpoint(text.strip()) for text in texts if text.strip()))
+    if not found:
+        raise InvalidArgument("servers: none given; at least one host:port would be right")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AllowList:
+    """Which endpoints of referrals may be asked. The servers one begins with always may."""
+
+    loopback: bool = False
+    """Whether this machine may be asked: where the servers to begin with are on it."""
+    networks: tuple[str, ...] = ()
+    """CIDR networks that addresses must lie in; none = all but local and special ones."""
+    names: tuple[str, ...] = ()
+    """Domains that host names must lie in, such as ``example.com``; none = all."""
+    least_port: int = 1024
+    """Ports below are other services', but for ``ports``."""
+    ports: frozenset[int] = frozenset({443})
+    _verdicts: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def beside(cls, start: Iterable[Endpoint]) -> AllowList:
+        """The default: loopback is allowed only when every server to begin with is there too."""
+        return cls(loopback=all(endpoint.is_loopback for endpoint in start))
+
+    def refusal(self, text: str) -> str:
+        """Why an endpoint may not be asked; empty = it may."""
+        verdict = self._verdicts.get(text)
+        if verdict is None:
+            verdict = self._judge(text)
+            if len(self._verdicts) >= _MOST_REMEMBERED:
+                self._verdicts.clear()
+            self._verdicts[text] = verdict
+        return verdict
+
+    def _judge(self, text: str) -> str:
+        try:
+            endpoint = parse_endpoint(text)
+        except InvalidArgument as error:
+            return error.message
+        if endpoint.port < self.least_port and endpoint.port not in self.ports:
+            return f"endpoint {endpoint}: port {endpoint.port} is not allowed"
+        why = self._address(endpoint) if endpoint.is_address else self._name(endpoint)
+        return f"endpoint {endpoint}: {why}" if why else ""
+
+    def _address(self, endpoint: Endpoint) -> str:
+        import ipaddress
+
+        address = ipaddress.ip_address(endpoint.host)
+        inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None)
+        address = inner or address
+        if address.is_loopback:
+            return "" if self.loopback else "loopback is not allowed"
+        if (
+            address.is_link_local
+            or address.is_multicast
+            or address.is_unspecified
+            or address.is_reserved
+            or address in ipaddress.ip_network("fd00:ec2::/32")
+        ):
+            return "link-local, multicast and other special addresses are not allowed"
+        if self.networks and not any(
+            address in ipaddress.ip_network(network) for network in self.networks
+        ):
+            return f"not in {', '.join(self.networks)}"
+        return ""
+
+    def _name(self, endpoint: Endpoint) -> str:
+        name = endpoint.host.rstrip(".")
+        if endpoint.is_loopback or name.endswith(".localhost"):
+            return "" if self.loopback else "loopback is not allowed"
+        if name in _METADATA_NAMES:
+            return "a metadata service is not allowed"
+        if self.names and not any(
+            name == domain or name.endswith(f".{domain}") for domain in self.names
+        ):
+            return f"not in {', '.join(self.names)}"
+        return ""
+
+
+class Health:
+    """How servers fared lately: the order in which those that are all alike are asked.
+
+    Nobody is left out: when all look down, all are asked (the habit of CoreDNS' ``forward``).
+    Thread-safe.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        shuffle: Callable[[list[str]], None] = random.shuffle,
+    ) -> None:
+        self._clock = clock
+        self._shuffle = shuffle
+        self._lock = threading.Lock()
+        self._bad_until: dict[str, float] = {}
+        self._good: dict[str, None] = {}
+
+    def good(self, endpoint: str) -> None:
+        """It answered as it should; its connection stands, so it comes first from now on."""
+        if endpoint in self._good and not self._bad_until:
+            return
+        with self._lock:
+            self._bad_until.pop(endpoint, None)
+            if len(self._good) >= _MOST_REMEMBERED:
+                self._good.clear()
+            self._good[endpoint] = None
+
+    def failed(self, endpoint: str, seconds: float = FAILED_SECONDS) -> None:
+        """It did not answer."""
+        with self._lock:
+            self._good.pop(endpoint, None)
+            if len(self._bad_until) >= _MOST_REMEMBERED:
+                self._bad_until.clear()
+            self._bad_until[endpoint] = self._clock() + seconds
+
+    def lame(self, endpoint: str) -> None:
+        """It answered wrongly."""
+        self.failed(endpoint, LAME_SECONDS)
+
+    def is_bad(self, endpoint: str) -> bool:
+        """Whether it failed, or was lame, a short time ago."""
+        until = self._bad_until.get(endpoint)
+        return until is not None and until > self._clock()
+
+    def order(self, endpoints: Sequence[str]) -> Sequence[str]:
+        """Those that answered, then those never asked, in random order; at last the bad ones."""
+        if len(endpoints) < 2:
+            return endpoints
+        shuffled = list(endpoints)
+        self._shuffle(shuffled)
+        return sorted(shuffled, key=self._rank)
+
+    def _rank(self, endpoint: str) -> int:
+        if self.is_bad(endpoint):
+            return 2
+        return 0 if endpoint in self._good else 1
+
+
+def _v6(text: str, host: str) -> str:
+    import ipaddress
+
+    try:
+        return str(ipaddress.IPv6Address(host))
+    except ValueError:
+        raise _wrong(text, "no IPv6 address") from None
+
+
+def _wrong(text: str, why: str) -> InvalidArgument:
+    shown = text.encode("unicode_escape", "backslashreplace").decode("ascii")
+    shown = shown if len(shown) <= 60 else f"{shown[:60]}… ({len(text)} characters)"
+    return InvalidArgument(f"endpoint {shown!r}: {why}", endpoint=shown)

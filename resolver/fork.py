@@ -1,0 +1,87 @@
+"""A link whose targets are being worked through: which is next, and what their results mean; pure.
+
+``first``: a later target is asked when an earlier one could not be; when one says absent, only if
+the link says so. ``union``: the first target that has the name, and nothing at all while an
+earlier one cannot say. Nobody says absent for a link while one of its targets could not be asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from resolver import errors
+from resolver.errors import KdirError
+from resolver.outcome import Found, LinkMode, LinkStep, NotThere, Referral, Rewrite, Split
+from resolver.path import Path
+
+__all__ = ["FALLBACK_SECONDS", "Fork", "Result", "could_not_be_asked"]
+
+FALLBACK_SECONDS: Final = 5
+"""An answer that a fallback gave is kept no longer: the first target may be back."""
+
+Result = Found | NotThere | Split | KdirError
+
+
+@dataclass(slots=True)
+class Fork:
+    """A rewrite in progress. ``outer`` is the link that led to the path with this one."""
+
+    asked: Path
+    rewrite: Rewrite
+    hops: int
+    remaining_seconds: int
+    outer: Fork | None
+    for_writes: bool
+    here: Referral
+    """The servers that gave the link: where to begin with a target that is theirs too."""
+    index: int = 0
+    trouble: KdirError | None = None
+    absent: NotThere | None = None
+
+    @property
+    def target(self) -> Path:
+        """The one that is being asked."""
+        return self.rewrite.paths[self.index]
+
+    @property
+    def left(self) -> int:
+        """Targets that could still be asked after this one."""
+        return len(self.rewrite.paths) - self.index - 1
+
+    @property
+    def step(self) -> LinkStep:
+        """What an answer by the current target says of the link."""
+        rewrite = self.rewrite
+        fallback = rewrite.mode is LinkMode.FIRST and self.index > 0
+        return LinkStep(rewrite.link, self.target, rewrite.mode, fallback, rewrite.writes_follow)
+
+    def weigh(self, result: Result) -> Result | None:
+        """What a target's result means for the link; None = ask the next target."""
+        rewrite = self.rewrite
+        union = rewrite.mode is LinkMode.UNION
+        match result:
+            case Found() | Split():
+                return result
+            case NotThere(lifetime_seconds=lifetime):
+                self.absent = self.absent or result
+                self.remaining_seconds = min(self.remaining_seconds, lifetime)
+                if self.left and (union or rewrite.fall_back_on_absent):
+                    self.index += 1
+                    return None
+                return self.trouble or self.absent
+            case _ if union or not could_not_be_asked(result):
+                return result
+            case _:
+                self.trouble = self.trouble or result
+                self.remaining_seconds = min(self.remaining_seconds, FALLBACK_SECONDS)
+                # An outage must not move data (DESIGN §4).
+                if self.left and (rewrite.writes_follow or not self.for_writes):
+                    self.index += 1
+                    return None
+                return self.trouble
+
+
+def could_not_be_asked(error: KdirError) -> bool:
+    """Whether nobody who owns the path could be made to say anything."""
+    return isinstance(error, errors.Unavailable | errors.DeadlineExceeded | errors.NoRoute)

@@ -1,0 +1,245 @@
+"""What can be asked, said and found on a walk, as plain values; refuses to know how it travels.
+
+``resolver/resolution.py`` reasons about these; ``resolver/decode.py`` makes them of the contract's
+messages, which ride along as ``payload`` and are never looked into here.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from resolver.errors import KdirError
+from resolver.path import Path
+from resolver.token import Position
+
+__all__ = [
+    "Absent",
+    "Answer",
+    "Ask",
+    "Attempt",
+    "End",
+    "Failed",
+    "Found",
+    "LinkMode",
+    "LinkStep",
+    "NotThere",
+    "Outcome",
+    "Referral",
+    "Reply",
+    "Rewrite",
+    "Said",
+    "Sender",
+    "Split",
+    "Verdict",
+    "Way",
+]
+
+
+class Way(enum.Enum):
+    """How a question came to be asked where it is asked."""
+
+    START = "start"
+    CACHE = "cache"
+    DOWN = "down"
+    UP = "up"
+    DIRECT = "direct"
+    TREE = "tree"
+    """A direct hint failed: its sender is asked for a mount further up."""
+
+
+class LinkMode(enum.Enum):
+    """In which order a link's targets are asked."""
+
+    FIRST = "first"
+    UNION = "union"
+
+
+class Verdict(enum.Enum):
+    """What became of a reply; the driver remembers it of the server."""
+
+    ACCEPTED = "accepted"
+    OLD = "old"
+    LAME = "lame"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who answered, from what, how fresh."""
+
+    cluster_id: str
+    mount: Path
+    cluster: str = ""
+    epoch: int = 0
+    server: str = ""
+    incarnation: str = ""
+    revision: int = 0
+    stale: bool = False
+    age_seconds: float = 0.0
+    payload: object = None
+    """The driver's own form of it; never looked into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """It is here. ``path`` is canonical."""
+
+    path: Path
+    lifetime_seconds: int = 0
+    payload: object = None
+    """The driver's own form of it; never looked into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Referral:
+    """Not mine: ask that mount. Without a mount: the parent, wherever that is (only up)."""
+
+    way: Way
+    mount: Path | None
+    endpoints: tuple[str, ...]
+    cluster_id: str = ""
+    cluster: str = ""
+    epoch: int = 0
+    lifetime_seconds: int = 0
+    age_seconds: int = 0
+
+    @property
+    def shown(self) -> str:
+        """For people: which way, and where to."""
+        return f"{self.way.value} → {self.mount if self.mount is not None else 'the parent'}"
+
+    @property
+    def remaining_seconds(self) -> int:
+        """What is left of its lifetime, which runs from the owner's word."""
+        return max(0, self.lifetime_seconds - self.age_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A link stands in the path: go on with one of these paths, in order."""
+
+    link: Path
+    paths: tuple[Path, ...]
+    mode: LinkMode = LinkMode.FIRST
+    fall_back_on_absent: bool = False
+    writes_follow: bool = False
+    site_link: bool = False
+    lifetime_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """There is no such path."""
+
+    nearest_directory: Path | None = None
+    lifetime_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """It could not be said, and this is why."""
+
+    error: KdirError
+
+
+Outcome = Answer | Referral | Rewrite | Absent | Said
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One server's reply to one question."""
+
+    sender: Sender
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The next question."""
+
+    endpoint: str
+    path: Path
+    way: Way
+    mount: Path | None
+    cluster: str
+    share: float
+    """The part of the time left that this question may take, 0 < share <= 1."""
+    recursive: bool = False
+    after: Position | None = None
+    """The server's last reply was older than this, which was seen before."""
+    after_cluster_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStep:
+    """A link that the answer was reached by."""
+
+    link: Path
+    target: Path
+    mode: LinkMode
+    fallback: bool
+    """An earlier target could not be asked, or had no such path."""
+    writes_follow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One question that was asked, and what came of it."""
+
+    ask: Ask
+    verdict: str
+    elapsed_seconds: float
+    reply: Reply | None = None
+
+    def __str__(self) -> str:
+        ask, server = self.ask, self.reply.sender.server if self.reply is not None else ""
+        where = f"{ask.way.value} → {ask.mount}" if ask.mount is not None else ask.way.value
+        name = f"{server} at {ask.endpoint}" if server else ask.endpoint
+        return f"{name} ({where}): {self.verdict}, {self.elapsed_seconds * 1000:.1f}ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The owner answered."""
+
+    answer: Answer
+    sender: Sender
+    endpoints: tuple[str, ...]
+    """Of the owner, the one that answered first."""
+    lifetime_seconds: int
+    """For the path that was asked: no longer than anything on the way may be kept."""
+    links: tuple[LinkStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotThere:
+    """The owner says that there is no such path."""
+
+    path: Path
+    """Behind the links: where it would stand."""
+    absent: Absent
+    sender: Sender
+    endpoints: tuple[str, ...]
+    lifetime_seconds: int
+    links: tuple[LinkStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A union link stands in the path, and ``Rules.split_unions`` asked to be told."""
+
+    rewrite: Rewrite
+    sender: Sender
+    lifetime_seconds: int
+    links: tuple[LinkStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It could not be said; the error carries every attempt."""
+
+    error: KdirError
+
+
+End = Found | NotThere | Split | Failed

@@ -1,0 +1,218 @@
+"""Transport: how a question reaches a server and its answer comes back; refuses to choose servers.
+
+The seam is one method for calls with one answer and one for streams, over messages of the
+contract; ``GrpcTransport`` is the real one and ``resolver.testing`` has one in memory.
+
+A gRPC channel does not survive a fork: its threads stay behind in the parent. Channels are
+therefore made by the process that uses them, when it first does, and a child process makes its own
+(RELIABILITY G11).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+import grpc
+from google.protobuf.message import Message
+
+from resolver.endpoints import parse_endpoint
+from resolver.status import from_rpc_error
+
+__all__ = ["MAX_MESSAGE_BYTES", "GrpcTransport", "Method", "Stream", "Transport", "method"]
+
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""Of one answer; a page or a batch of ours is far smaller."""
+
+_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # A server is back at once after a restart; gRPC's own back-off would wait for up to 2 minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # More rarely than the least interval that any gRPC server takes by default (5 minutes), and
+    # never while idle: else GOAWAY "too_many_pings" (gRPC's doc/keepalive.md). Streams notice a
+    # silent server by its missing checkpoints, calls by their deadlines.
+    ("grpc.keepalive_time_ms", 330_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+)
+
+
+class Method:
+    """One rpc of the contract: its full name and the classes of its messages."""
+
+    __slots__ = ("name", "request", "response", "streams")
+
+    def __init__(
+        self, name: str, request: type[Message], response: type[Message], *, streams: bool
+    ) -> None:
+        self.name = name
+        self.request = request
+        self.response = response
+        self.streams = streams
+
+    def __repr__(self) -> str:
+        return f"Method({self.name})"
+
+
+_MODULES: Final = {
+    "AccessService": "access_pb2",
+    "AdminService": "admin_pb2",
+    "DirectoryService": "directory_pb2",
+    "FederationService": "federation_pb2",
+    "PolicyService": "policies_pb2",
+    "ResolveService": "resolve_pb2",
+    "ScanService": "scan_pb2",
+    "WatchService": "watch_pb2",
+}
+_methods: dict[str, Method] = {}
+
+
+def method(name: str) -> Method:
+    """The rpc of this name, such as ``DirectoryService.CreateEntry``.
+
+    Raises:
+        KeyError: the contract has none of this name.
+    """
+    known = _methods.get(name)
+    if known is None:
+        from importlib import import_module
+
+        from google.protobuf.message_factory import GetMessageClass
+
+        service, _, rpc = name.partition(".")
+        module = import_module(f"kdir.v1.{_MODULES[service]}")
+        described = module.DESCRIPTOR.services_by_name[service].methods_by_name[rpc]
+        known = _methods[name] = Method(
+            f"/kdir.v1.{service}/{rpc}",
+            GetMessageClass(described.input_type),
+            GetMessageClass(described.output_type),
+            streams=described.server_streaming,
+        )
+    return known
+
+
+class Stream(Protocol):
+    """Answers as they come. Iterating raises ``KdirError`` when it breaks."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def cancel(self) -> None:
+        """End it, from any thread; its iteration then ends with ``Cancelled``."""
+
+
+class Transport(Protocol):
+    """Asks one server. Thread-safe. Every failure is a ``KdirError``."""
+
+    def call(
+        self, endpoint: str, method: Method, request: Message, timeout_seconds: float
+    ) -> Message:
+        """One question, one answer, within ``timeout_seconds``.
+
+        Raises:
+            KdirError: what the server said, or Unreachable, DeadlineExceeded, Unimplemented.
+        """
+
+    def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
+        """One question, answers until either side ends it. Does not wait for the first."""
+
+    def close(self) -> None:
+        """Give back what was opened; calls under way end with ``Cancelled``."""
+
+
+class GrpcTransport:
+    """Over gRPC, one channel a server, made when first needed.
+
+    ``credentials`` are for TLS; ``metadata`` goes with every call (such as a bearer token).
+    """
+
+    def __init__(
+        self,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Callable[[], Sequence[tuple[str, str | bytes]]] | None = None,
+    ) -> None:
+        self._credentials = credentials
+        self._metadata = metadata
+        self._pid = os.getpid()
+        self._channels: dict[str, grpc.Channel] = {}
+        self._calls: dict[tuple[str, str], Any] = {}
+        self._closed = False
+
+    def call(
+        self, endpoint: str, method: Method, request: Message, timeout_seconds: float
+    ) -> Message:
+        ask = self._callable(endpoint, method)
+        try:
+            answer: Message = ask(request, timeout=timeout_seconds, metadata=self._with())
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+        except ValueError as error:  # the channel was closed by another thread
+            raise RuntimeError("this transport is closed") from error
+        return answer
+
+    def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
+        return _GrpcStream(self._callable(endpoint, method)(request, metadata=self._with()))
+
+    def close(self) -> None:
+        self._closed = True
+        if self._pid == os.getpid():
+            for channel in list(self._channels.values()):
+                channel.close()
+        self._channels = {}
+        self._calls = {}
+
+    def _with(self) -> Any:
+        return tuple(self._metadata()) if self._metadata is not None else None
+
+    def _callable(self, endpoint: str, method: Method) -> Any:
+        if self._pid != os.getpid():
+            # After a fork. The parent's channels are left as they are: closing them here would
+            # speak on the parent's sockets. No lock: one held at the fork would never be let go.
+            self._channels, self._calls, self._pid = {}, {}, os.getpid()
+        key = (endpoint, method.name)
+        known = self._calls.get(key)
+        if known is None:
+            if self._closed:
+                raise RuntimeError("this transport is closed")
+            channel = self._channel(endpoint)
+            make = channel.unary_stream if method.streams else channel.unary_unary
+            known = self._calls[key] = make(
+                method.name,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+        return known
+
+    def _channel(self, endpoint: str) -> grpc.Channel:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            target = parse_endpoint(endpoint).target
+            made = (
+                grpc.insecure_channel(target, _OPTIONS)
+                if self._credentials is None
+                else grpc.secure_channel(target, self._credentials, _OPTIONS)
+            )
+            # Two threads may get here at once: the first one's channel stays.
+            channel = self._channels.setdefault(endpoint, made)
+            if channel is not made:
+                made.close()
+        return channel
+
+
+class _GrpcStream:
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._call
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+
+    def cancel(self) -> None:
+        self._call.cancel()
