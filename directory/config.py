@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NoReturn, TypeVar
 
 from directory.namespace.entry import LinkMode, LinkWrites
+from directory.namespace.mapping import MappingRule
 from resolver.errors import KdirError
 from resolver.path import ROOT, Path
 
@@ -26,7 +27,6 @@ __all__ = [
     "KafkaConfig",
     "Limits",
     "Listener",
-    "MappingRule",
     "ServerConfig",
     "SiteLink",
     "load_configs",
@@ -50,17 +50,6 @@ class Listener:
     bootstrap_servers: tuple[str, ...]
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MappingRule:
-    """One ordered rule of adoption: which physical names it takes, and where they go."""
-
-    match: str
-    split_on: str = ""
-    into: str = ""
-    strip_prefix: str = ""
-    ignore: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,13 +398,16 @@ def _rules(values: object) -> tuple[MappingRule, ...]:
     rules = []
     for number, value in enumerate(values, start=1):
         table = _Table(value, f"kafka.rules[{number}]")
-        rule = MappingRule(
-            match=table.text("match", "*"),
-            split_on=table.text("split_on", ""),
-            into=table.text("into", ""),
-            strip_prefix=table.text("strip_prefix", ""),
-            ignore=table.flag("ignore"),
-        )
+        try:
+            rule = MappingRule.of(
+                table.text("match", ""),
+                split_on=table.text("split_on", ""),
+                into=table.text("into", ""),
+                strip_prefix=table.text("strip_prefix", ""),
+                ignore=table.flag("ignore"),
+            )
+        except KdirError as error:
+            raise ConfigError(f"kafka.rules[{number}]: {error.message}") from error
         table.done()
         rules.append(rule)
     return tuple(rules)
