@@ -116,6 +116,8 @@ class DatabaseFile:
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._writer: sqlite3.Connection | None = None
+        self._reader: tuple[sqlite3.Connection, int] | None = None
+        self._reader_lock: Final = threading.Lock()
         self._stamp = Stamp(0, 0, 0)  # of the file that _writer is to, when it was last noted
         self._refuse_unusable()
         try:
@@ -150,6 +152,31 @@ class DatabaseFile:
                     connection.close()
                     raise
                 connection.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection for short reads, kept for the next one.
+
+        Raises:
+            StoreAway
+        """
+        inode = self.stamp().inode
+        with self._reader_lock:
+            if self._reader is not None and self._reader[1] != inode:
+                self._drop_reader()
+            if self._reader is None:
+                self._reader = self.connect()
+            try:
+                with away_on_error(self.path):
+                    yield self._reader[0]
+            except BaseException:
+                self._drop_reader()
+                raise
+
+    def _drop_reader(self) -> None:
+        if self._reader is not None:
+            self._reader[0].close()
+            self._reader = None
 
     def stamp(self) -> Stamp:
         """The file that stands at the path now.
@@ -198,6 +225,8 @@ class DatabaseFile:
 
     def close(self) -> None:
         """Closes the writer and frees the lock; other connections are their owners'."""
+        with self._reader_lock:
+            self._drop_reader()
         try:
             with self.writing() as connection:
                 # Now rather than by whichever connection closes last, so that the note is right.

@@ -138,16 +138,12 @@ class SqliteStore:
 
     def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
         where, bounds = _range(prefix)
-        connection, _ = self._file.connect()
-        try:
-            with away_on_error(self._file.path):
-                rows = connection.execute(
-                    f"SELECT key, value, revision FROM kv WHERE {where} AND key > ?"  # noqa: S608 - our own words
-                    " ORDER BY key LIMIT ?",
-                    (*bounds, after, limit),
-                ).fetchall()
-        finally:
-            connection.close()
+        with self._file.reading() as connection:
+            rows = connection.execute(
+                f"SELECT key, value, revision FROM kv WHERE {where} AND key > ?"  # noqa: S608 - our own words
+                " ORDER BY key LIMIT ?",
+                (*bounds, after, limit),
+            ).fetchall()
         return [Row(*row) for row in rows]
 
     def watch(self, after: int, commit_id: str) -> SqliteWatch:

@@ -1,0 +1,325 @@
+"""One server's copy of its cluster's tree in memory; refuses to write, and to empty what it has.
+
+One thread loads the store at one revision and then follows its watch. What it publishes are whole,
+immutable snapshots: who took one sees no later change in it. When the history it would need is
+gone, it loads anew and swaps; until then, and while the store is away, the old snapshot serves.
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from directory.namespace import keys
+from directory.namespace.entry import Codec
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import (
+    Changes,
+    HistoryGone,
+    Incompatible,
+    Loading,
+    Store,
+    StoreAway,
+    Watch,
+    Write,
+)
+from directory.store.events import Events, events_of
+from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
+
+__all__ = ["LOADED_PREFIXES", "Applied", "Replica", "ReplicaState"]
+
+_log = logging.getLogger(__name__)
+
+LOADED_PREFIXES: Final = (
+    keys.ENTRY,
+    keys.RETIRED,
+    keys.DETACHED,
+    keys.FEDERATION,
+    keys.KAFKA,
+    keys.ROLE,
+)
+"""What is kept in memory: not claims, answered requests and events."""
+
+_FREEZE_ROWS: Final = 10_000
+_NEXT_SECONDS: Final = 1.0
+_FIRST_RETRY_SECONDS: Final = 0.05
+_LAST_RETRY_SECONDS: Final = 2.0
+
+
+class ReplicaState(enum.Enum):
+    """Whether, and how well, the replica can answer."""
+
+    LOADING = "loading"
+    """Nothing was ever loaded: not ready."""
+    SERVING = "serving"
+    """It follows the store."""
+    STALE = "stale"
+    """The store is away; what was last seen is served, with its age."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What one step did to the tree. Given to subscribers in order, each revision once.
+
+    ``reloaded``: the steps between ``before`` and ``after`` are not known, and ``writes`` and
+    ``events`` are empty; so it is the first time, when ``before`` is an empty tree.
+    """
+
+    before: Snapshot
+    after: Snapshot
+    revision: int
+    writes: tuple[Write, ...]
+    events: Events
+    reloaded: bool = False
+
+
+class Replica:
+    """Follows one store. ``start`` it; all else may be called from any thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        codec: Codec,
+        *,
+        stale_after_seconds: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store: Final = store
+        self._codec: Final = codec
+        self._stale_after_seconds: Final = stale_after_seconds
+        self._clock: Final = clock
+        self._subscribers: tuple[Callable[[Applied], None], ...] = ()
+        self._stop: Final = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._watch: Watch | None = None
+        self._snapshot: Snapshot | None = None
+        self._heard_at = clock()
+        self._away = False
+        self._trouble = ""
+        self._changed: Final = threading.Condition()
+        self._told: Snapshot | None = None  # the newest that all subscribers know; _changed
+
+    # -- what it knows -----------------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest tree.
+
+        Raises:
+            NotReady: nothing was loaded yet.
+        """
+        snapshot = self._snapshot
+        if snapshot is None:
+            why = f": {self._trouble}" if self._trouble else ""
+            raise NotReady(f"the tree is not loaded yet{why}")
+        return snapshot
+
+    @property
+    def state(self) -> ReplicaState:
+        """A store that neither answers nor fails is away too, after a while."""
+        if self._snapshot is None:
+            return ReplicaState.LOADING
+        silent = self._clock() - self._heard_at
+        if self._away or silent > self._stale_after_seconds:
+            return ReplicaState.STALE
+        return ReplicaState.SERVING
+
+    @property
+    def age_seconds(self) -> float:
+        """How long ago the store was last heard; 0.0 while it is followed."""
+        if self.state is ReplicaState.SERVING:
+            return 0.0
+        return max(0.0, self._clock() - self._heard_at)
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not follow, for people; empty while it does."""
+        return self._trouble
+
+    def wait_for(self, revision: int, timeout_seconds: float) -> Snapshot:
+        """The newest tree, once it is of at least this revision and every subscriber knows it.
+
+        Raises:
+            NotReady: nothing was loaded in time.
+            StoreUnavailable: the store is away, so it cannot come.
+            TokenFromFuture: it did not come in time.
+        """
+        deadline = self._clock() + timeout_seconds
+        with self._changed:
+            while True:
+                told = self._told
+                if told is not None and told.revision >= revision:
+                    return told
+                remaining = deadline - self._clock()
+                state = self.state
+                if state is ReplicaState.STALE:
+                    raise StoreUnavailable(
+                        f"revision {revision} is not known here, and the store is away: "
+                        f"{self._trouble or 'it does not answer'}",
+                        revision=revision,
+                    )
+                if remaining <= 0:
+                    break
+                self._changed.wait(min(remaining, _NEXT_SECONDS))
+        if told is None:
+            raise NotReady("the tree is not loaded yet")
+        raise TokenFromFuture(
+            f"revision {revision} did not come within {timeout_seconds:g} s; this server is at "
+            f"{told.revision}",
+            revision=revision,
+            newest=told.revision,
+        )
+
+    def subscribe(self, callback: Callable[[Applied], None]) -> Callable[[], None]:
+        """Calls back after each step, in the replica's thread: be quick, and wait for nothing.
+
+        Returns what ends it.
+        """
+        with self._changed:
+            self._subscribers = (*self._subscribers, callback)
+
+        def unsubscribe() -> None:
+            with self._changed:
+                self._subscribers = tuple(one for one in self._subscribers if one is not callback)
+
+        return unsubscribe
+
+    # -- following ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to load, in a thread of its own."""
+        self._thread = threading.Thread(target=self._follow, name="replica", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread. What was loaded can still be read."""
+        self._stop.set()
+        watch = self._watch
+        if watch is not None:
+            watch.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def in_own_thread(self) -> bool:
+        """Whether the caller is a subscriber that is being called back: it must not wait."""
+        return threading.current_thread() is self._thread
+
+    def _follow(self) -> None:
+        retry_seconds = _FIRST_RETRY_SECONDS
+        while not self._stop.is_set():
+            try:
+                if self._watch is None:
+                    self._watch = self._load()
+                changes = self._watch.next(_NEXT_SECONDS)
+                self._heard(changes)
+                retry_seconds = _FIRST_RETRY_SECONDS
+            except HistoryGone as reason:
+                _log.warning("loading anew: %s", reason)
+                self._drop_watch()
+            except (StoreAway, Incompatible) as reason:
+                self._lost(str(reason))
+                self._stop.wait(retry_seconds * random.uniform(0.5, 1.0))
+                retry_seconds = min(2 * retry_seconds, _LAST_RETRY_SECONDS)
+            except Exception as error:  # noqa: BLE001 - a bug must not end it in silence
+                _log.exception("the replica stumbled; loading anew")
+                self._lost(f"{type(error).__name__}: {error}")
+                self._drop_watch()
+                self._stop.wait(_LAST_RETRY_SECONDS)
+        self._drop_watch()
+
+    def _drop_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _lost(self, why: str) -> None:
+        if not self._away:
+            _log.warning("the store is away: %s", why)
+        with self._changed:
+            self._away, self._trouble = True, why
+            self._changed.notify_all()  # who waits for a revision need not wait on
+
+    def _heard(self, changes: Sequence[Changes]) -> None:
+        if self._away:
+            _log.warning("the store is back")
+        self._away, self._trouble, self._heard_at = False, "", self._clock()
+        for change in changes:
+            before = self.snapshot
+            after = before.apply(change.revision, change.writes)
+            events = events_of(change.revision, change.writes, self._store.identity.cluster_id)
+            self._publish(Applied(before, after, change.revision, change.writes, events))
+
+    def _load(self) -> Watch:
+        """Loads all at one revision, publishes it, and begins to follow from there."""
+        while True:
+            identity = self._store.refresh_identity()
+            started = self._clock()
+            loading = self._store.load(LOADED_PREFIXES)
+            with _collector_paused():
+                count = _Counted(loading)
+                after = Snapshot.load(
+                    self._codec, identity.incarnation, loading.revision, count.pages()
+                )
+            watch = self._store.watch(loading.revision, loading.commit_id)
+            # A restore in the middle: the rows may be of another life than the identity says.
+            if self._store.refresh_identity() == identity:
+                break
+            watch.close()
+        if count.rows >= _FREEZE_ROWS:
+            # The collector would walk every live object of the tree again and again for nothing:
+            # its nodes hold no cycles and die by their reference counts.
+            gc.freeze()
+        seconds = self._clock() - started
+        _log.info("loaded %d rows of revision %d in %.2f s", count.rows, after.revision, seconds)
+        before = self._snapshot or Snapshot.empty(self._codec)
+        self._heard_at, self._away, self._trouble = self._clock(), False, ""
+        self._publish(Applied(before, after, after.revision, (), (), reloaded=True))
+        return watch
+
+    def _publish(self, applied: Applied) -> None:
+        """Swaps the tree in, tells the subscribers, then who waits: what a waiter does next finds
+        whatever the subscribers keep (mount table, history) as new as the tree.
+        """
+        self._snapshot = applied.after
+        for callback in self._subscribers:
+            try:
+                callback(applied)
+            except Exception:  # noqa: BLE001 - one subscriber's bug is not all others'
+                _log.exception("a subscriber failed at revision %d", applied.revision)
+        with self._changed:
+            self._told = applied.after
+            self._changed.notify_all()
+
+
+class _Counted:
+    """The pages of a load, with the number of rows that went by."""
+
+    def __init__(self, loading: Loading) -> None:
+        self._loading = loading
+        self.rows = 0
+
+    def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        for page in self._loading.pages():
+            self.rows += len(page)
+            yield page
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A load makes millions of objects that stay; walking them while they grow is quadratic."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,336 @@
+"""Carries out commands: plan on the newest tree, commit under the plan's guards, wait to see it.
+
+Refuses to decide what a command means (``namespace/plan.py``) and whether the caller may
+(``authorization``). The same request id never has a second effect, whatever happened to the first
+answer: the request's row is written in the transaction of its effect.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from directory.namespace.command import Command, Context, Plan
+from directory.namespace.entry import Codec
+from directory.namespace.keys import event_key, request_key
+from directory.namespace.plan import plan
+from directory.namespace.snapshot import Snapshot
+from directory.request_record import RequestRecord, fingerprint_of
+from directory.store.base import (
+    Committed,
+    Conflict,
+    Guard,
+    KeyIs,
+    Limits,
+    Put,
+    Store,
+    StoreAway,
+    Transaction,
+    Write,
+)
+from directory.store.events import new_change_id, pack
+from directory.store.replica import Replica, ReplicaState
+from resolver.errors import (
+    DeadlineExceeded,
+    KdirError,
+    LimitExceeded,
+    LostRace,
+    RequestIdReused,
+    StoreUnavailable,
+    TokenFromFuture,
+)
+from resolver.path import Path
+
+__all__ = ["Writer", "Written"]
+
+_log = logging.getLogger(__name__)
+
+_TRIES: Final = 16
+"""So often a command is planned anew after others changed what it had read."""
+_FACTS_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a command came to. ``repeated``: by an earlier request of the same id, whose answer this
+    is; ``plan`` then holds its path, entry, counts and notes only.
+    """
+
+    plan: Plan
+    revision: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Whose request it is, and what it asks; empty ``request_id``: it cannot be asked again."""
+
+    command: Command
+    principal: str
+    request_id: str
+
+    @property
+    def key(self) -> bytes:
+        return request_key(self.principal, self.request_id)
+
+
+class Writer:
+    """Writes to one store; used by any thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        replica: Replica,
+        codec: Codec,
+        mount: Callable[[], Path],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._store: Final = store
+        self._replica: Final = replica
+        self._codec: Final = codec
+        self._mount: Final = mount
+        self._clock: Final = clock
+        self._now_ms: Final = now_ms
+
+    def execute(  # noqa: PLR0913 - a command comes with this much
+        self,
+        command: Command,
+        *,
+        principal: str = "",
+        request_id: str = "",
+        timeout_seconds: float = 5.0,
+        deletes_in_kafka: bool = False,
+        creates_in_kafka: bool = False,
+        extra_guards: Sequence[Guard] = (),
+        extra_writes: Sequence[Write] = (),
+        validate_only: bool = False,
+    ) -> Written:
+        """Carries out a command, or only says what it would do (``validate_only``).
+
+        ``extra_guards`` and ``extra_writes`` go into the same transaction; an extra guard that does
+        not hold ends it, since planning anew would not help.
+
+        Raises:
+            KdirError: whatever planning says of the command.
+            RequestIdReused: the request id was used for another command.
+            LimitExceeded: it does not fit one transaction of this store.
+            LostRace: others were quicker every time, or an extra guard does not hold.
+            StoreUnavailable: the store is away. ``effect=unknown`` among the facts: it may have
+                taken effect; the same request id tells.
+            NotReady: nothing is loaded yet.
+            DeadlineExceeded
+        """
+        deadline = self._clock() + timeout_seconds
+        request = _Request(command, principal, request_id)
+        for _ in range(_TRIES):
+            if not validate_only:
+                self._refuse_while_away()
+            snapshot = self._replica.snapshot
+            context = Context(
+                now_ms=self._now_ms(),
+                principal=principal,
+                new_id=_new_id,
+                deletes_in_kafka=deletes_in_kafka,
+                creates_in_kafka=creates_in_kafka,
+                new_attempt=lambda: secrets.token_hex(8),
+            )
+            try:
+                planned = plan(snapshot, self._mount(), command, context)
+            except KdirError:
+                # What is in the way may be the effect of this very request's first try.
+                if not validate_only and (known := self._answered(request)):
+                    return known
+                raise
+            if validate_only:
+                return Written(planned, snapshot.revision)
+            if not planned.writes and not extra_writes:
+                return self._answered(request) or Written(planned, snapshot.revision)
+            outcome = self._commit(
+                request, planned, context.now_ms, extra_guards, extra_writes, deadline
+            )
+            match outcome:
+                case Written():
+                    return outcome
+                case Conflict(guard, revision):
+                    if guard in extra_guards:
+                        raise LostRace(f"{guard} does not hold any more; nothing was written")
+                    self._catch_up(revision, deadline)
+        raise LostRace(
+            f"others changed the same thing {_TRIES} times in a row; nothing was written",
+            tries=_TRIES,
+        )
+
+    def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        """Writes facts that are no entries, in one transaction; answers its revision.
+
+        Raises:
+            LostRace: a guard does not hold; nothing was written.
+            LimitExceeded, StoreUnavailable
+        """
+        transaction = Transaction(tuple(guards), tuple(writes))
+        _refuse_oversized(transaction, self._store.limits)
+        self._refuse_while_away()
+        try:
+            done = self._store.commit(transaction, _FACTS_SECONDS)
+        except StoreAway as reason:
+            raise StoreUnavailable(f"the store is away: {reason}", effect="unknown") from reason
+        if isinstance(done, Conflict):
+            raise LostRace(f"{done.guard} does not hold any more; nothing was written")
+        self._see(done.revision, self._clock() + _FACTS_SECONDS)
+        return done.revision
+
+    # -- one try -----------------------------------------------------------------------------
+
+    def _commit(
+        self,
+        request: _Request,
+        planned: Plan,
+        now_ms: int,
+        extra_guards: Sequence[Guard],
+        extra_writes: Sequence[Write],
+        deadline: float,
+    ) -> Written | Conflict:
+        change_key = event_key(new_change_id(now_ms, len(planned.changes)))
+        # First, so that a conflict with our own earlier self is told before all others.
+        guards: list[Guard] = [KeyIs(request.key, None)] if request.request_id else []
+        guards += [*planned.guards, *extra_guards]
+        writes = [*planned.writes, *extra_writes]
+        if planned.changes:
+            value = pack(
+                planned.changes,
+                time_ms=now_ms,
+                principal=request.principal,
+                request_id=request.request_id,
+            )
+            writes.append(Put(change_key, value))
+        if request.request_id:
+            record = RequestRecord.of(request.command, planned, self._codec, now_ms)
+            writes.append(Put(request.key, record.to_bytes()))
+        transaction = Transaction(tuple(dict.fromkeys(guards)), tuple(writes))
+        _refuse_oversized(transaction, self._store.limits)
+        remaining = deadline - self._clock()
+        if remaining <= 0:
+            raise DeadlineExceeded("the time was over before the store was asked")
+        try:
+            done = self._store.commit(transaction, remaining)
+        except StoreAway as reason:
+            revision = self._revision_of(change_key) if planned.changes else None
+            if revision is None:
+                raise StoreUnavailable(
+                    f"the store did not answer ({reason}); whether the change was made is not "
+                    "known: ask again with the same request id",
+                    effect="unknown",
+                ) from reason
+            self._see(revision, deadline)
+            return Written(planned, revision)
+        match done:
+            case Committed(revision):
+                self._see(revision, deadline)
+                return Written(planned, revision)
+            case Conflict(guard) if request.request_id and guard == guards[0]:
+                known = self._answered(request)
+                return known if known is not None else done
+            case _:
+                return done
+
+    def _revision_of(self, key: bytes) -> int | None:
+        """At which revision a key that is written once was written; None: not, or not known."""
+        try:
+            row = _row(self._store, key)
+        except StoreAway:
+            return None
+        return row[1] if row else None
+
+    def _answered(self, request: _Request) -> Written | None:
+        """The answer that this request id was given before.
+
+        Raises:
+            RequestIdReused, StoreUnavailable
+        """
+        if not request.request_id:
+            return None
+        try:
+            row = _row(self._store, request.key)
+        except StoreAway as reason:
+            raise StoreUnavailable(f"the store is away: {reason}") from reason
+        if row is None:
+            return None
+        value, revision = row
+        record = RequestRecord.from_bytes(value)
+        if record.fingerprint != fingerprint_of(request.command):
+            raise RequestIdReused(
+                f"request_id: {request.request_id!r} was used for another request; a new request "
+                "needs a new id",
+                request_id=request.request_id,
+            )
+        self._see(revision, self._clock() + _FACTS_SECONDS)
+        return Written(record.to_plan(self._codec), revision, repeated=True)
+
+    # -- waiting -----------------------------------------------------------------------------
+
+    def _refuse_while_away(self) -> None:
+        """A write is refused at once while the store is known to be away (RELIABILITY S4)."""
+        if self._replica.state is ReplicaState.STALE:
+            raise StoreUnavailable(
+                f"the store is away, so nothing can be written: "
+                f"{self._replica.trouble or 'it does not answer'}"
+            )
+
+    def _catch_up(self, revision: int, deadline: float) -> Snapshot:
+        """Waits until the replica holds what the plan collided with; planning on the same tree
+        would only collide again.
+        """
+        try:
+            return self._replica.wait_for(revision, max(0.0, deadline - self._clock()))
+        except TokenFromFuture as error:
+            raise DeadlineExceeded(
+                f"another change came first, and this server did not see it in time; nothing was "
+                f"written ({error.message})"
+            ) from error
+
+    def _see(self, revision: int, deadline: float) -> None:
+        """Waits until the local replica holds a write. It stands even if that takes too long: the
+        answer's token makes later reads wait.
+        """
+        if self._replica.in_own_thread:
+            return
+        try:
+            self._replica.wait_for(revision, max(0.0, deadline - self._clock()))
+        except KdirError as reason:
+            _log.warning("revision %d is written, but not seen yet: %s", revision, reason)
+
+
+def _new_id() -> int:
+    """Entry ids are random: two servers need not agree on the next one."""
+    return 3 + secrets.randbelow(2**63 - 3)
+
+
+def _row(store: Store, key: bytes) -> tuple[bytes, int] | None:
+    """Value and revision of one key."""
+    rows = store.read(key, limit=1)
+    return (rows[0].value, rows[0].revision) if rows and rows[0].key == key else None
+
+
+def _refuse_oversized(transaction: Transaction, limits: Limits) -> None:
+    count = len(transaction.guards) + len(transaction.writes)
+    size = sum(
+        len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+        for write in transaction.writes
+    )
+    if count > limits.max_writes:
+        raise LimitExceeded(
+            f"the change needs {count} guards and writes; one transaction of this store holds "
+            f"{limits.max_writes}",
+            limit=limits.max_writes,
+        )
+    if size > limits.max_bytes:
+        raise LimitExceeded(
+            f"the change has {size} bytes; one transaction of this store holds {limits.max_bytes}",
+            limit=limits.max_bytes,
+        )
