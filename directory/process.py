@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from directory.cluster import Cluster
 from directory.config import (
@@ -155,7 +156,7 @@ def _run(configs: Sequence[ServerConfig]) -> int:
     try:
         by_listen: dict[str, list[Cluster]] = {}
         for config in configs:
-            cluster = Cluster.open(config, lambda one=config: _endpoints(one, addresses))
+            cluster = Cluster.open(config, partial(_endpoints, config, addresses))
             clusters.append(cluster)
             by_listen.setdefault(_own_address(config), []).append(cluster)
         for key, behind in by_listen.items():

@@ -11,6 +11,9 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/parent                                        what the parent last said (kdir.v1.Welcome …)
     f/mount/<mount path>                            a row of the mount table handed down
     f/child/<cluster id>                            what a child last told
+    f/below/<cluster id>                            the mounts below a child, as it last told
+    f/inherited                                     what ancestors above the mount set
+    f/unmounted                                     why this cluster must not serve
     f/mounted/<cluster id>                          claim: the one mount of this child, entry id
                                                     and epoch; written whenever that mount changes
     k/<name>                                        settings of the Kafka side: pin, stop
@@ -35,6 +38,7 @@ __all__ = [
     "DETACHED",
     "ENTRY",
     "EVENT",
+    "FEDERATION",
     "KAFKA",
     "MOUNTED",
     "MOUNT_ROW",
@@ -67,6 +71,7 @@ RETIRED: Final = b"r/"
 DETACHED: Final = b"x/"
 REQUEST: Final = b"q/"
 EVENT: Final = b"o/"
+FEDERATION: Final = b"f/"
 PARENT: Final = b"f/parent"
 MOUNT_ROW: Final = b"f/mount/"
 CHILD: Final = b"f/child/"

@@ -6,7 +6,7 @@ elsewhere a site link, then the mount table, then the parent; else *no route*.
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never, cast
 
 from kdir.v1 import policies_pb2, resolve_pb2
 
@@ -31,6 +31,9 @@ from directory.namespace.snapshot import Snapshot
 from resolver.errors import Internal, InvalidArgument, NoRoute
 from resolver.path import ROOT, Path
 from resolver.status import to_outcome
+
+if TYPE_CHECKING:
+    from kdir.v1 import entry_pb2
 
 __all__ = ["Answers", "kind_of"]
 
@@ -129,8 +132,8 @@ class Answers:
     ) -> None:
         out.link = str(where)
         out.paths.extend(str(target.join(rest)) for target in link.targets)
-        out.mode = link.mode.value
-        out.writes = link.writes.value
+        out.mode = cast("entry_pb2.LinkMode", link.mode.value)
+        out.writes = cast("entry_pb2.LinkWrites", link.writes.value)
         out.fall_back_on_absent = link.fall_back_on_absent
         out.lifetime_seconds = self._referral_seconds
 
@@ -178,7 +181,7 @@ class Answers:
             outcome.error.CopyFrom(to_outcome(NoRoute(message, cluster=cluster)))
 
     def _refer(self, answer: Refer, out: resolve_pb2.Referral) -> None:
-        out.kind = answer.direction.value
+        out.kind = cast("resolve_pb2.ReferralKind", answer.direction.value)
         out.mount = str(answer.mount)
         out.cluster_id = answer.cluster_id
         out.cluster = answer.cluster

@@ -10,7 +10,7 @@ from directory.services.answers import Answers, kind_of
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.services.rpc import Handler, Service
-from resolver.errors import Absent, InvalidArgument, KdirError, LimitExceeded
+from resolver.errors import Absent, InvalidArgument, KdirError, LimitExceeded, Unimplemented
 from resolver.path import Path
 from resolver.status import from_outcome, to_outcome
 
@@ -40,7 +40,7 @@ class ResolveService(Service):
         cluster = self._hosting.pick(path)
         cluster.check_mounted()
         if request.recursive:
-            return self._hosting.recursion.resolve(cluster, request, call)
+            raise Unimplemented("recursive")
         snapshot = self._hosting.read(cluster, request.token, call)
         response = resolve_pb2.ResolveResponse(authority=cluster.authority(snapshot))
         Answers(cluster, snapshot).resolve(
@@ -61,7 +61,7 @@ class ResolveService(Service):
                 limit=limit,
             )
         if request.recursive:
-            return self._hosting.recursion.batch_resolve(request, call)
+            raise Unimplemented("recursive")
         return self._hosting.batch(request, call)
 
     def locate(self, request: resolve_pb2.LocateRequest, call: Call) -> resolve_pb2.LocateResponse:

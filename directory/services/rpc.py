@@ -45,7 +45,7 @@ def generic_handler(
     service: Service, call_seconds: float, streams: ThreadPoolExecutor
 ) -> grpc.GenericRpcHandler:
     """The gRPC face of a service."""
-    methods: dict[str, grpc.RpcMethodHandler] = {}
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, handler in service.handlers().items():
         method = service.descriptor.methods_by_name[name]
         read = reader(GetMessageClass(method.input_type))
@@ -69,7 +69,7 @@ def generic_handler(
 def _unary(handler: Handler, call_seconds: float) -> Callable[[Any, grpc.ServicerContext], Any]:
     def behave(request: Any, context: grpc.ServicerContext) -> Any:
         left = context.time_remaining()
-        if left is None or left > call_seconds:
+        if left > call_seconds:
             left = call_seconds
         call = Call(time.monotonic() + left, is_active=context.is_active)
         try:
@@ -104,7 +104,7 @@ def _stream(handler: Handler) -> Callable[[Any, grpc.ServicerContext], Iterator[
 
 
 def _request_id(context: grpc.ServicerContext) -> str:
-    for key, value in context.invocation_metadata() or ():
+    for key, value in context.invocation_metadata():
         if key == _REQUEST_ID:
             return str(value)[:64]
     return ""

@@ -16,7 +16,7 @@ __all__ = ["abort_with"]
 _log = logging.getLogger("directory.calls")
 
 
-class _Status(grpc.Status):  # type: ignore[misc] # grpc gives this base class no type
+class _Status(grpc.Status):
     def __init__(
         self, code: grpc.StatusCode, details: str, metadata: tuple[tuple[str, bytes], ...]
     ) -> None:

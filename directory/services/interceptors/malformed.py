@@ -46,7 +46,7 @@ def _explain(kind: type[Message], raw: bytes) -> KdirError:
         return InvalidArgument(
             f"not a {kind.DESCRIPTOR.full_name}: the bytes cannot be read at all"
         )
-    for one in unknown:
+    for one in map(unknown.__getitem__, range(len(unknown))):
         described = kind.DESCRIPTOR.fields_by_number.get(one.field_number)
         if described is None or described.type != described.TYPE_STRING:
             continue
