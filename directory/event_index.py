@@ -14,7 +14,7 @@ from typing import Final
 
 from directory.namespace.keys import EVENT
 from directory.store.base import Put, Store
-from directory.store.events import FLOOR_KEY, Events, event_count, unpack
+from directory.store.events import FLOOR_KEY, Events, event_count, events_of
 from directory.store.replica import Applied
 
 __all__ = ["EventIndex"]
@@ -123,16 +123,21 @@ class EventIndex:
         found: list[tuple[int, Events]] = []
         cluster_id = self._store.identity.cluster_id
         keys = sorted(wanted)
+        after = b""
         while keys:
-            after = keys[0][:-1]  # the next key above it that can be there is keys[0], or close
+            # Right below the next key that is wanted, or closely so.
+            after = max(after, keys[0][:-1])
             rows = self._store.read(EVENT, limit=min(_PAGE, 2 * len(keys) + 10), after=after)
             for row in rows:
                 revision = wanted.get(row.key)
                 if revision is not None:
-                    found.append((revision, unpack(row.value, revision, cluster_id)))
+                    events = events_of(revision, [Put(row.key, row.value)], cluster_id)
+                    if events:
+                        found.append((revision, events))
             if not rows:
                 break
-            keys = keys[bisect_right(keys, rows[-1].key) :]
+            after = rows[-1].key
+            keys = keys[bisect_right(keys, after) :]
         return sorted(found, key=lambda one: one[0])
 
     def _build(self) -> None:

@@ -1,0 +1,241 @@
+"""A store in memory that keeps the contract, and breaks down when it is told to.
+
+``test_scripted_store.py`` holds it to what the sqlite store answers.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from directory.store.base import (
+    Changes,
+    Committed,
+    Conflict,
+    Guard,
+    HistoryGone,
+    Identity,
+    KeyIs,
+    Limits,
+    NothingNewer,
+    Put,
+    Row,
+    StoreAway,
+    Transaction,
+)
+
+
+@dataclass
+class _Data:
+    rows: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    log: list[Changes] = field(default_factory=list)
+    kept_after: int = 0
+
+
+class ScriptedStore:
+    """All of ``Store`` but elections; ``away`` and the hooks are what tests turn."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._data = _Data()
+        self._incarnation = "life1"
+        self._lives = 1
+        self._stored: tuple[_Data, str] | None = None
+        self.identity = self._identity()
+        self.limits = Limits(max_writes=1_000, max_bytes=1_000_000)
+        self.commits = 0
+        self.conflicts = 0
+        self.away = False
+        """Every call raises StoreAway."""
+        self.silent = threading.Event()
+        """While set, a watch's ``next`` neither answers nor fails."""
+        self.before_commit: Callable[[Transaction], None] = lambda _: None
+        """Called before a commit looks at its guards; may raise, or commit something itself."""
+        self.after_commit: Callable[[Transaction], None] = lambda _: None
+        """Called when a commit has taken effect; may raise."""
+        self.between_pages: Callable[[], None] = lambda: None
+
+    def _identity(self) -> Identity:
+        return Identity("store", "kc-scripted00", "la", self._incarnation, 1)
+
+    def _check(self) -> None:
+        if self.away:
+            raise StoreAway("scripted")
+
+    @property
+    def _head(self) -> tuple[int, str]:
+        log = self._data.log
+        return (log[-1].revision, log[-1].commit_id) if log else (0, "")
+
+    def refresh_identity(self) -> Identity:
+        self._check()
+        self.identity = self._identity()
+        return self.identity
+
+    # -- scripts -----------------------------------------------------------------------------
+
+    def in_one_breath(self) -> threading.Condition:
+        """``with`` this no watch sees what is between."""
+        return self._changed
+
+    def forget_history(self) -> None:
+        with self._changed:
+            self._data.kept_after = self._head[0]
+            self._changed.notify_all()
+
+    def backup(self) -> None:
+        with self._lock:
+            self._stored = (
+                _Data(dict(self._data.rows), list(self._data.log), self._data.kept_after),
+                self._incarnation,
+            )
+
+    def restore(self) -> None:
+        assert self._stored is not None
+        with self._changed:
+            data, _ = self._stored
+            self._lives += 1
+            self._incarnation = f"life{self._lives}"
+            revision = max(self._head[0], data.log[-1].revision if data.log else 0) + 1_000_000
+            data.log.append(Changes(revision, f"life-{self._lives}", ()))
+            data.kept_after = revision
+            self._data, self._stored = data, None
+            self._changed.notify_all()
+
+    def return_soon(self) -> None:
+        """The store answers again."""
+        with self._changed:
+            self.away = False
+            self._changed.notify_all()
+
+    # -- the contract ------------------------------------------------------------------------
+
+    def load(self, prefixes: Sequence[bytes] = (b"",)) -> "_Loading":
+        self._check()
+        with self._lock:
+            rows = [
+                (key, value)
+                for key, (value, _) in sorted(self._data.rows.items())
+                if key.startswith(tuple(prefixes))
+            ]
+            return _Loading(self, *self._head, rows)
+
+    def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
+        self._check()
+        with self._lock:
+            return [
+                Row(key, value, revision)
+                for key, (value, revision) in sorted(self._data.rows.items())
+                if key.startswith(prefix) and key > after
+            ][:limit]
+
+    def watch(self, after: int, commit_id: str) -> "_Watch":
+        self._check()
+        watch = _Watch(self, after, commit_id)
+        watch.verify()
+        return watch
+
+    def commit(
+        self, transaction: Transaction, timeout_seconds: float = 5.0
+    ) -> Committed | Conflict:
+        self._check()
+        self.before_commit(transaction)
+        if len(transaction.guards) + len(transaction.writes) > self.limits.max_writes:
+            raise ValueError("over the limits")
+        with self._changed:
+            self.commits += 1
+            for guard in transaction.guards:
+                if not self._holds(guard):
+                    self.conflicts += 1
+                    return Conflict(guard, self._head[0])
+            revision = self._head[0] + 1
+            for write in transaction.writes:
+                if isinstance(write, Put):
+                    self._data.rows[write.key] = (write.value, revision)
+                else:
+                    self._data.rows.pop(write.key, None)
+            self._data.log.append(Changes(revision, f"c{self.commits}", transaction.writes))
+            self._changed.notify_all()
+            done = Committed(*self._head)
+        self.after_commit(transaction)
+        return done
+
+    def _holds(self, guard: Guard) -> bool:
+        match guard:
+            case KeyIs(key, value):
+                row = self._data.rows.get(key)
+                return (None if row is None else row[0]) == value
+            case NothingNewer(prefix, revision):
+                return not any(
+                    key.startswith(prefix) and written > revision
+                    for key, (_, written) in self._data.rows.items()
+                )
+
+    def elect(self, role: str, candidate: str) -> None:
+        raise NotImplementedError("the conformance suite has real stores for that")
+
+    def describe(self) -> str:
+        return "scripted://"
+
+    def close(self) -> None:
+        pass
+
+
+class _Loading:
+    def __init__(
+        self, store: ScriptedStore, revision: int, commit_id: str, rows: list[tuple[bytes, bytes]]
+    ) -> None:
+        self._store = store
+        self.revision = revision
+        self.commit_id = commit_id
+        self._rows = rows
+
+    def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        for begin in range(0, len(self._rows), 10):
+            self._store.between_pages()
+            self._store._check()
+            yield self._rows[begin : begin + 10]
+
+
+class _Watch:
+    def __init__(self, store: ScriptedStore, after: int, commit_id: str) -> None:
+        self._store = store
+        self._after = after
+        self._commit_id = commit_id
+        self._incarnation = store._incarnation
+        self.closed = False
+
+    def verify(self) -> None:
+        data = self._store._data
+        known = {change.revision: change.commit_id for change in data.log} | {0: ""}
+        if (
+            self._after < data.kept_after
+            or self._store._incarnation != self._incarnation
+            or known.get(self._after) != self._commit_id
+        ):
+            raise HistoryGone("scripted")
+
+    def next(self, timeout_seconds: float) -> Sequence[Changes]:
+        store = self._store
+        deadline = time.monotonic() + timeout_seconds
+        while store.silent.is_set() and not self.closed:
+            time.sleep(0.005)
+        with store._changed:
+            while True:
+                store._check()
+                if self.closed:
+                    return ()
+                self.verify()
+                changes = [one for one in store._data.log if one.revision > self._after]
+                remaining = deadline - time.monotonic()
+                if changes or remaining <= 0:
+                    if changes:
+                        self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
+                    return changes
+                store._changed.wait(min(remaining, 0.02))
+
+    def close(self) -> None:
+        with self._store._changed:
+            self.closed = True
+            self._store._changed.notify_all()

@@ -1,0 +1,65 @@
+"""One server's replica, history and writer over a store, as ``directory/cluster.py`` puts them."""
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+from directory.codec import ProtoCodec
+from directory.history import History
+from directory.namespace.command import CreateDirectory, CreateTopic
+from directory.store.base import Store
+from directory.store.replica import Replica
+from directory.writer import Writer, Written
+from resolver.path import Path
+
+MOUNT = Path.parse("/la")
+
+
+def path(text: str) -> Path:
+    return Path.parse(text)
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.002)
+
+
+class Bench:
+    """What the tests work at."""
+
+    def __init__(self, store: Store, *, kept_events: int = 20_000, queue_events: int = 10_000):
+        self.store = store
+        self.codec = ProtoCodec()
+        self.replica = Replica(store, self.codec)
+        self.history = History(
+            self.replica, store, kept_events=kept_events, queue_events=queue_events
+        )
+        self.writer = Writer(store, self.replica, self.codec, lambda: MOUNT)
+
+    def __enter__(self) -> Self:
+        self.replica.start()
+        eventually(lambda: self.replica.state.value == "serving")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.history.close()
+        self.replica.stop()
+
+    def mkdir(self, text: str, request_id: str = "") -> Written:
+        command = CreateDirectory(path=path(text), make_parents=True)
+        return self.writer.execute(command, request_id=request_id, timeout_seconds=30)
+
+    def create(self, text: str, request_id: str = "", timeout_seconds: float = 30) -> Written:
+        command = CreateTopic(path=path(text))
+        return self.writer.execute(command, request_id=request_id, timeout_seconds=timeout_seconds)
+
+    def names(self, text: str = "/la") -> set[str]:
+        """Of topics and directories right below."""
+        snapshot = self.replica.snapshot
+        directory_id = snapshot.find_directory(path(text).segments[len(MOUNT.segments) :])
+        assert directory_id is not None
+        node = snapshot.node(directory_id)
+        assert node is not None
+        return {*node.topics, *node.containers}

@@ -1,0 +1,341 @@
+"""The past and the future of changes: no gap, no repeat, no waiting for who is slow."""
+
+import threading
+
+import pytest
+
+from directory.history import History, Revised, Subscription
+from directory.namespace.keys import EVENT
+from directory.store.base import Put, StoreAway, Transaction
+from directory.store.events import event_count
+from directory.store.maintenance import Keeping, Maintenance
+from directory.store.replica import ReplicaState
+from resolver.errors import NotReady, Resync, StoreUnavailable
+from tests.unit.store.scripted_store import ScriptedStore
+from tests.unit.writing.bench import Bench, eventually
+
+
+def revisions(changes: list[Revised]) -> list[int]:
+    return [revision for revision, _ in changes]
+
+
+def until(subscription: Subscription, revision: int) -> list[Revised]:
+    seen: list[Revised] = []
+    while not seen or seen[-1][0] < revision:
+        more = subscription.next(30)
+        assert more
+        seen += more
+    return seen
+
+
+def paths(changes: list[Revised]) -> list[str]:
+    return [event.path for _, events in changes for event in events]
+
+
+def test_following_goes_on_from_the_past_without_gap_or_repeat(bench: Bench) -> None:
+    done = [bench.create(f"/la/t{n}").revision for n in range(5)]
+    subscription = bench.history.follow(done[1])
+    done += [bench.create(f"/la/t{n}").revision for n in range(5, 8)]
+    assert revisions(until(subscription, done[-1])) == done[2:]
+    assert subscription.next(0) == []
+    subscription.close()
+
+
+def test_followers_that_begin_anywhere_see_the_same_while_writers_go_on(bench: Bench) -> None:
+    stop = threading.Event()
+    done: list[int] = []
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            done.append(bench.create(f"/la/t{number}").revision)
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    begun: list[tuple[int, Subscription]] = []
+    while len(begun) < 40:
+        after = bench.replica.snapshot.revision
+        begun.append((after, bench.history.follow(after // 2)))
+    stop.set()
+    writer.join()
+    last = done[-1]
+    for after, subscription in begun:
+        expected = [revision for revision in done if revision > after // 2]
+        assert revisions(until(subscription, last) if expected else []) == expected
+        subscription.close()
+
+
+@pytest.mark.parametrize("kept_events", [1, 3, 1_000])
+def test_since_says_the_same_from_memory_and_from_the_store(
+    store: ScriptedStore, kept_events: int
+) -> None:
+    with Bench(store, kept_events=kept_events) as bench:
+        bench.mkdir("/la/a/b/c")
+        done = [bench.create(f"/la/a/t{n}").revision for n in range(6)]
+        assert revisions(list(bench.history.since(0))) == [1, *done]
+        assert paths(list(bench.history.since(0)))[:4] == [
+            "/la/a",
+            "/la/a/b",
+            "/la/a/b/c",
+            "/la/a/t0",
+        ]
+        assert revisions(list(bench.history.since(done[3]))) == done[4:]
+        assert list(bench.history.since(done[-1])) == []
+
+
+def test_a_server_that_starts_anew_still_knows_what_was_before(store: ScriptedStore) -> None:
+    with Bench(store) as first:
+        done = [first.create(f"/la/t{n}").revision for n in range(6)]
+    with Bench(store) as second:
+        subscription = second.history.follow(done[2])
+        done.append(second.create("/la/more").revision)
+        assert revisions(until(subscription, done[-1])) == done[3:]
+
+
+@pytest.mark.parametrize("kept_events", [1, 4, 1_000])
+def test_paging_back_yields_everything_once_newest_first(
+    store: ScriptedStore, kept_events: int
+) -> None:
+    with Bench(store) as first:
+        first.mkdir("/la/a/b")
+        for number in range(9):
+            first.create(f"/la/a/old{number}")
+    with Bench(store, kept_events=kept_events) as bench:
+        for number in range(9):
+            bench.create(f"/la/a/new{number}")
+        everything = list(bench.history.since(0))
+        seen: list[Revised] = []
+        before = bench.replica.snapshot.revision + 1
+        while page := bench.history.page_back(before, 4):
+            assert sum(len(events) for _, events in page) <= 5
+            before = page[-1][0]
+            seen += page
+        assert seen[::-1] == everything
+        assert len(everything) == 19
+
+
+def test_before_anything_is_loaded_it_is_not_ready() -> None:
+    store = ScriptedStore()
+    store.away = True
+    history = Bench(store).history
+    for ask in (lambda: history.follow(0), lambda: history.page_back(9, 9)):
+        with pytest.raises(NotReady):
+            ask()
+
+
+def test_S16_who_is_slow_is_told_to_resync_and_nobody_else_notices(store: ScriptedStore) -> None:
+    with Bench(store, queue_events=10) as bench:
+        slow, quick = bench.history.follow(0), bench.history.follow(0)
+        done, seen = [], []
+        for number in range(25):
+            done.append(
+                bench.create(f"/la/t{number}").revision
+            )  # answers: the replica is not held up
+            seen += until(quick, done[-1])
+        assert revisions(seen) == done
+        with pytest.raises(Resync, match="10"):
+            slow.next(0)
+        with pytest.raises(Resync):  # it stays lost: it must begin anew
+            slow.next(0)
+        again = bench.history.follow(done[-5])
+        assert revisions(until(again, done[-1])) == done[-4:]
+
+
+def test_S16_a_subscriber_that_lags_within_the_bound_loses_nothing(store: ScriptedStore) -> None:
+    with Bench(store, queue_events=10) as bench:
+        lagging = bench.history.follow(0)
+        done = [bench.create(f"/la/t{number}").revision for number in range(10)]
+        assert revisions(lagging.next(0)) == done
+
+
+def test_one_revision_larger_than_the_queue_is_delivered_whole(store: ScriptedStore) -> None:
+    with Bench(store, queue_events=3) as bench:
+        subscription = bench.history.follow(0)
+        bench.mkdir("/la/a/b/c/d/e")
+        ((_, events),) = until(subscription, 1)
+        assert len(events) == 5
+
+
+def test_a_backlog_larger_than_the_queue_is_no_lag(store: ScriptedStore) -> None:
+    with Bench(store, queue_events=3) as bench:
+        done = [bench.create(f"/la/t{number}").revision for number in range(10)]
+        subscription = bench.history.follow(0)
+        bench.create("/la/more")
+        assert revisions(subscription.next(0))[:10] == done
+
+
+def test_a_tree_that_was_loaded_anew_makes_every_follower_resync(
+    store: ScriptedStore, bench: Bench
+) -> None:
+    bench.create("/la/t")
+    subscription = bench.history.follow(0)
+    subscription.next(0)
+    with store.in_one_breath():
+        store.commit(Transaction((), (Put(b"k/x", b""),)))
+        store.forget_history()
+    eventually(lambda: bench.replica.snapshot.revision == 2)
+    with pytest.raises(Resync):
+        subscription.next(30)
+    # What is past is known still: it is in the store.
+    assert paths(list(bench.history.since(0))) == ["/la/t"]
+
+
+def test_closing_ends_a_waiting_next(bench: Bench) -> None:
+    subscription = bench.history.follow(0)
+    answers: list[list[Revised]] = []
+    thread = threading.Thread(target=lambda: answers.append(subscription.next(600)))
+    thread.start()
+    subscription.close()
+    thread.join(30)
+    assert answers == [[]]
+
+
+def test_closing_the_history_ends_all(bench: Bench) -> None:
+    subscriptions = [bench.history.follow(0) for _ in range(3)]
+    threads = [threading.Thread(target=one.next, args=(600,)) for one in subscriptions]
+    for thread in threads:
+        thread.start()
+    bench.history.close()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_the_older_past_is_unavailable_not_empty_while_the_store_is_away(
+    store: ScriptedStore,
+) -> None:
+    with Bench(store) as first:
+        first.create("/la/t0")
+    with Bench(store) as bench:
+        revision = bench.create("/la/t1").revision
+        store.away = True
+        eventually(lambda: bench.replica.state is ReplicaState.STALE)
+        assert paths(list(bench.history.since(revision - 1))) == ["/la/t1"]
+        with pytest.raises(StoreUnavailable):
+            bench.history.since(0)
+        with pytest.raises(StoreUnavailable):
+            bench.history.page_back(revision, 10)
+
+
+def test_events_that_cannot_be_read_do_not_stop_the_others(
+    store: ScriptedStore, bench: Bench
+) -> None:
+    subscription = bench.history.follow(0)
+    store.commit(Transaction((), (Put(EVENT + b"000000000000-1-x", b"\xff\xff"),)))
+    revision = bench.create("/la/t").revision
+    assert revisions(until(subscription, revision)) == [revision]
+    with Bench(store) as later:
+        assert paths(list(later.history.since(0))) == ["/la/t"]
+
+
+# -- trimming ---------------------------------------------------------------------------------
+
+
+def trim(store: ScriptedStore, history: History, events: int) -> int:
+    return Maintenance(store, history.index, Keeping(events=events)).step()
+
+
+def test_the_oldest_events_go_and_the_newest_stay(store: ScriptedStore) -> None:
+    with Bench(store, kept_events=1) as bench:
+        bench.mkdir("/la/a/b/c")  # three events
+        done = [bench.create(f"/la/t{n}").revision for n in range(10)]
+        assert trim(store, bench.history, 13) == 0
+        # One event too many is not worth the row of three, which would leave too few.
+        assert trim(store, bench.history, 12) == 0
+        assert trim(store, bench.history, 10) == 1
+        assert trim(store, bench.history, 4) == 6
+        kept = [row for row in store.read(EVENT) if row.key != EVENT + b"-"]
+        assert sum(event_count(row.key) for row in kept) == 4
+        assert sorted(row.revision for row in kept) == done[-4:]
+        floor = bench.history.oldest_revision()
+        assert floor == done[-5]
+        assert revisions(list(bench.history.since(floor))) == done[-4:]
+        with pytest.raises(Resync, match=str(floor)):
+            bench.history.since(floor - 1)
+        before = bench.replica.snapshot.revision + 1
+        seen: list[Revised] = []
+        while page := bench.history.page_back(before, 3):
+            before = page[-1][0]
+            seen += page
+        assert revisions(seen)[::-1] == done[-4:]
+    with Bench(store) as later:
+        with pytest.raises(Resync):
+            later.history.since(0)
+        assert trim(store, later.history, 4) == 0
+        assert trim(store, later.history, 3) == 1
+
+
+def test_two_servers_that_trim_at_the_same_time_keep_what_is_to_be_kept(
+    store: ScriptedStore,
+) -> None:
+    with Bench(store) as one, Bench(store) as two:
+        done = [one.create(f"/la/t{n}").revision for n in range(40)]
+        two.replica.wait_for(done[-1], 30)
+        threads = [
+            threading.Thread(target=trim, args=(store, bench.history, 7)) for bench in (one, two)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        kept = sorted(row.revision for row in store.read(EVENT) if row.key != EVENT + b"-")
+        assert kept == done[-7:]
+        assert one.history.oldest_revision() == done[-8]
+
+
+def test_answered_requests_are_kept_for_their_time(store: ScriptedStore, bench: Bench) -> None:
+    now_ms = [0]
+    maintenance = Maintenance(
+        store, bench.history.index, Keeping(requests_ms=1_000), now_ms=lambda: now_ms[0]
+    )
+    bench.writer._now_ms = lambda: now_ms[0]  # type: ignore[misc]
+    bench.create("/la/old", request_id="old")
+    now_ms[0] = 600
+    bench.create("/la/young", request_id="young")
+    now_ms[0] = 1_001
+    assert maintenance.step() == 1
+    assert bench.create("/la/young", request_id="young").repeated
+    # The id may be used again, for something else.
+    assert not bench.create("/la/new", request_id="old").repeated
+    now_ms[0] = 1_601
+    assert maintenance.step() == 1
+    assert bench.create("/la/new", request_id="old").repeated
+
+
+def test_many_old_requests_go_round_by_round(store: ScriptedStore, bench: Bench) -> None:
+    now_ms = 10**9
+    maintenance = Maintenance(store, bench.history.index, now_ms=lambda: now_ms)
+    record = b'{"fingerprint":"f","answered_at_ms":%d,"path":null,"entry":null,"topic_count":0,"directory_count":0,"notes":[]}'  # noqa: E501
+    for n in range(0, 9_000, 900):
+        store.commit(
+            Transaction(
+                (),
+                tuple(
+                    Put(b"q/User:x\0%05d" % i, record % (now_ms if i % 3 else 0))
+                    for i in range(n, n + 900)
+                ),
+            )
+        )
+    removed = 0
+    for _ in range(40):
+        removed += maintenance.step()
+    assert removed == 3_000
+    assert len(store.read(b"q/", limit=10_000)) == 6_000
+
+
+def test_trimming_waits_for_a_store_that_is_away(store: ScriptedStore, bench: Bench) -> None:
+    bench.create("/la/t0")
+    bench.create("/la/t1")
+    store.away = True
+    assert trim(store, bench.history, 1) == 0
+    store.return_soon()
+
+    def fail(transaction: Transaction) -> None:
+        store.before_commit = lambda _: None
+        raise StoreAway("scripted")
+
+    store.before_commit = fail
+    assert trim(store, bench.history, 1) == 0
+    eventually(lambda: bench.replica.state is ReplicaState.SERVING)
+    assert trim(store, bench.history, 1) == 1
