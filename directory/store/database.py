@@ -69,7 +69,16 @@ def away_on_error(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
+        if type(error) is sqlite3.DatabaseError:  # its subclasses are other troubles
+            raise StoreAway(_damaged(path, str(error))) from error
         raise StoreAway(f"{path}: {error}") from error
+
+
+def _damaged(path: Path, found: str) -> str:
+    return (
+        f"{path}: damaged ({found}); if a backup was put there, stop every server of this store,"
+        f" put it there again and remove {path.name}-wal and {path.name}-shm"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +326,8 @@ class DatabaseFile:
         except sqlite3.OperationalError as error:
             raise Incompatible(f"{self.path}: cannot be read ({error})") from error
         except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_CORRUPT:
+                raise Incompatible(_damaged(self.path, str(error))) from error
             raise Incompatible(f"{self.path}: is no sqlite database ({error})") from error
         except OSError as error:
             raise Incompatible(f"{self.path}: cannot be read ({error.strerror})") from error
@@ -429,7 +440,4 @@ class DatabaseFile:
             if not strays:
                 return
             found = f"{strays} keys are not as its log says"
-        raise StoreAway(
-            f"{self.path}: damaged ({found}). If a backup was put there, stop every server of this"
-            f" store, put it there again and remove {self.path.name}-wal and {self.path.name}-shm"
-        )
+        raise StoreAway(_damaged(self.path, found))

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from directory.namespace.command import (
+    Command,
     CreateDirectory,
     CreateTopic,
     DeleteEntry,
@@ -105,7 +106,7 @@ def test_the_same_request_again_gets_the_same_answer_and_has_no_second_effect(
 ) -> None:
     bench.mkdir("/la/a/b")
     bench.create("/la/a/b/t")
-    commands = {
+    commands: dict[str, Command] = {
         "create": CreateTopic(path=path("/la/a/new"), partitions=3),
         "move": MoveEntry(path=path("/la/a/new"), new_path=path("/la/a/b/new")),
         "update": UpdateEntry(path=path("/la/a"), changes={"policies.owner": "ana"}),

@@ -1,0 +1,459 @@
+"""What only the sqlite store has: addresses, files that are none of ours, restores by hand."""
+
+import os
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from directory.store.addresses import open_store
+from directory.store.base import (
+    Committed,
+    Conflict,
+    HistoryGone,
+    Incompatible,
+    KeyIs,
+    Put,
+    Store,
+    StoreAway,
+    Transaction,
+)
+from directory.store.database import SCHEMA_VERSION
+from directory.store.sqlite import SqliteStore, database_path
+
+
+def put(store: Store, *keys: bytes) -> Committed:
+    done = store.commit(Transaction((), tuple(Put(key, b"v") for key in keys)))
+    assert isinstance(done, Committed)
+    return done
+
+
+def keys_of(store: Store) -> set[bytes]:
+    return {key for page in store.load().pages() for key, _ in page}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def reopen(path: Path) -> Iterator[Callable[[], SqliteStore]]:
+    stores: list[SqliteStore] = []
+
+    def reopen() -> SqliteStore:
+        stores.append(SqliteStore(path, "la"))
+        return stores[-1]
+
+    yield reopen
+    for store in stores:
+        store.close()
+
+
+# -- addresses --------------------------------------------------------------------------------
+
+
+def test_three_slashes_are_relative_and_four_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert database_path("sqlite:///store.db") == tmp_path / "store.db"
+    assert database_path("sqlite:///./sub/store.db") == tmp_path / "sub/store.db"
+    assert database_path("sqlite:////var/lib/kdir/store.db") == Path("/var/lib/kdir/store.db")
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("sqlite:///:memory:", "outlive"),
+        ("sqlite://", "of the form"),
+        ("sqlite:///", "of the form"),
+        ("sqlite://store.db", "of the form"),
+        ("sqlite:///store.db?mode=ro", "of the form"),
+        ("sqlite:///folder/", "of the form"),
+        ("etcd://127.0.0.1:2379/kdir", "etcd"),
+        ("postgres://x", "unknown kind"),
+        ("/var/lib/kdir/store.db", "unknown kind"),
+        ("", "unknown kind"),
+    ],
+)
+def test_addresses_that_mean_no_store_say_why(address: str, reason: str) -> None:
+    with pytest.raises(Incompatible, match=reason) as refused:
+        open_store(address, "la")
+    assert address in str(refused.value)
+    assert "sqlite:///" in str(refused.value)
+
+
+def test_a_forgotten_slash_is_pointed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    inside = f"sqlite:///{str(tmp_path).lstrip('/')}/data/store.db"
+    with pytest.raises(Incompatible, match=f"four slashes, sqlite:///{tmp_path}/data/store.db"):
+        open_store(inside, "la")
+
+
+# -- files that cannot be a store -------------------------------------------------------------
+
+
+def _text(path: Path) -> None:
+    path.write_text("cluster = la\n" * 100)
+
+
+def _other_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE users (name TEXT)")
+
+
+def _newer(path: Path) -> None:
+    SqliteStore(path, "la").close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+
+
+def _other_cluster(path: Path) -> None:
+    SqliteStore(path, "ny").close()
+
+
+def _truncated(path: Path) -> None:
+    SqliteStore(path, "la").close()
+    os.truncate(path, 5000)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (_text, "no sqlite database"),
+        (_other_database, "not one that kdir made"),
+        (_newer, f"version {SCHEMA_VERSION + 1}.*up to {SCHEMA_VERSION}"),
+        (_other_cluster, "of cluster ny .* not of la"),
+        (_truncated, "damaged"),
+        (Path.mkdir, "is a directory"),
+    ],
+)
+def test_what_is_no_store_of_ours_is_refused_in_one_sentence_and_not_touched(
+    path: Path, make: Callable[[Path], None], reason: str
+) -> None:
+    make(path)
+    before = path.read_bytes() if path.is_file() else b""
+    life = path.with_name("store.db-life")
+    noted = life.read_bytes() if life.exists() else None
+    with pytest.raises(Incompatible, match=reason) as refused:
+        SqliteStore(path, "la")
+    assert "\n" not in str(refused.value)
+    assert str(path) in str(refused.value)
+    assert (path.read_bytes() if path.is_file() else b"") == before
+    assert (life.read_bytes() if life.exists() else None) == noted
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Incompatible, match=r"no directory .*/nowhere; make it first"):
+        SqliteStore(tmp_path / "nowhere" / "store.db", "la")
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_to_be_so() -> None:
+    # Nobody can make files there, not even root, whom permissions do not stop.
+    with pytest.raises(Incompatible, match="cannot be written"):
+        SqliteStore(Path("/proc/store.db"), "la")
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    with closing(SqliteStore(path, "la")) as store:
+        put(store, b"k")
+        assert keys_of(store) == {b"k"}
+
+
+def test_only_the_owner_can_read_it(path: Path) -> None:
+    with closing(SqliteStore(path, "la")) as store:
+        put(store, b"k")
+        files = sorted(path.parent.iterdir())
+        assert len(files) == 4
+        assert {oct(file.stat().st_mode & 0o777) for file in files} == {"0o600"}
+
+
+# -- many at once -----------------------------------------------------------------------------
+
+
+def test_stores_that_are_made_at_the_same_time_are_one(path: Path) -> None:
+    made: list[SqliteStore] = []
+    start = threading.Barrier(4)
+
+    def make() -> None:
+        start.wait()
+        made.append(SqliteStore(path, "la"))
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({store.identity for store in made}) == 1
+    for store in made:
+        store.close()
+
+
+def test_who_cannot_write_in_time_is_told_that_the_store_is_away(path: Path) -> None:
+    with (
+        closing(SqliteStore(path, "la")) as store,
+        closing(SqliteStore(path, "la")) as other,
+        other._file.writing(),
+    ):
+        with pytest.raises(StoreAway, match="another process"):
+            store.commit(Transaction((), (Put(b"k", b""),)), timeout_seconds=0.05)
+        with pytest.raises(StoreAway, match="other writers"):
+            other.commit(Transaction((), (Put(b"k", b""),)), timeout_seconds=0.05)
+        assert keys_of(store) == set()
+
+
+def test_a_foreign_writer_is_waited_for_then_the_store_is_away(path: Path) -> None:
+    with (
+        closing(SqliteStore(path, "la")) as store,
+        closing(sqlite3.connect(path, isolation_level=None)) as foreign,
+    ):
+        foreign.execute("BEGIN IMMEDIATE")
+        store._file._writer.execute("PRAGMA busy_timeout = 50")  # type: ignore[union-attr]
+        with pytest.raises(StoreAway, match="locked"):
+            put(store, b"k")
+        foreign.execute("ROLLBACK")
+        put(store, b"k")
+        assert keys_of(store) == {b"k"}
+
+
+def test_a_closed_store_is_away(path: Path) -> None:
+    store = SqliteStore(path, "la")
+    store.close()
+    store.close()
+    with pytest.raises(StoreAway):
+        put(store, b"k")
+
+
+# -- history is bounded -----------------------------------------------------------------------
+
+
+def test_history_is_kept_up_to_its_bound_and_no_longer(path: Path) -> None:
+    with closing(SqliteStore(path, "la", history_writes=100)) as store:
+        done = [put(store, b"%d/a" % n, b"%d/b" % n) for n in range(300)]
+        with closing(sqlite3.connect(path)) as connection:
+            (rows,) = connection.execute("SELECT count(*) FROM log").fetchone()
+            assert rows == 100
+        with closing(store.watch(done[-51].revision, done[-51].commit_id)) as watch:
+            assert [c.revision for c in watch.next(5)] == [d.revision for d in done[-50:]]
+        with pytest.raises(HistoryGone):
+            store.watch(done[-52].revision, done[-52].commit_id)
+
+
+def test_one_commit_larger_than_the_bound_does_not_stop_the_pruning(path: Path) -> None:
+    with closing(SqliteStore(path, "la", history_writes=10)) as store:
+        for batch in range(5):
+            put(store, *(b"%d/%d" % (batch, n) for n in range(5_000)))
+        for n in range(20):
+            put(store, b"%d" % n)
+        with closing(sqlite3.connect(path)) as connection:
+            (rows,) = connection.execute("SELECT count(*) FROM log").fetchone()
+        assert rows == 10
+
+
+# -- another file under the server ------------------------------------------------------------
+
+
+def test_S11_a_file_renamed_over_a_running_store_is_noticed_by_watch_and_writer(
+    path: Path, tmp_path: Path, reopen: Callable[[], SqliteStore]
+) -> None:
+    store = reopen()
+    put(store, b"kept")
+    backup = tmp_path / "backup.db"
+    with closing(sqlite3.connect(path)) as source:
+        source.execute("VACUUM INTO ?", (str(backup),))
+    lost = put(store, b"lost")
+    watching = reopen()
+    watch = watching.watch(lost.revision, lost.commit_id)
+    assert list(watch.next(0)) == []
+    life = store.identity.incarnation
+
+    for leftover in ("-wal", "-shm"):
+        path.with_name(path.name + leftover).unlink()
+    backup.rename(path)
+    with pytest.raises(HistoryGone):
+        watch.next(30)
+    watch.close()
+    assert watching.refresh_identity().incarnation != life
+    later = put(store, b"later")
+    assert later.revision > lost.revision
+    assert keys_of(watching) == keys_of(store) == {b"kept", b"later"}
+    assert keys_of(reopen()) == {b"kept", b"later"}
+    assert store.refresh_identity() == watching.refresh_identity()
+
+
+def test_S11_a_restore_through_sqlite_under_a_running_store_is_noticed(
+    path: Path, tmp_path: Path, reopen: Callable[[], SqliteStore]
+) -> None:
+    store = reopen()
+    put(store, b"kept")
+    backup = tmp_path / "backup.db"
+    with closing(sqlite3.connect(path)) as source:
+        source.execute("VACUUM INTO ?", (str(backup),))
+    lost = put(store, b"lost")
+    watch = store.watch(lost.revision, lost.commit_id)
+    life = store.identity.incarnation
+    with closing(sqlite3.connect(backup)) as source, closing(sqlite3.connect(path)) as target:
+        source.backup(target)
+    with pytest.raises(HistoryGone):
+        watch.next(30)
+    watch.close()
+    assert store.refresh_identity().incarnation != life
+    assert put(store, b"later").revision > lost.revision
+    assert keys_of(store) == {b"kept", b"later"}
+
+
+def test_S11_a_mixture_of_a_backup_and_the_log_of_what_was_there_is_not_served(
+    path: Path, tmp_path: Path
+) -> None:
+    # kill -9 leaves the write-ahead log; an operator copies a backup over the database only.
+    store = SqliteStore(path, "la")
+    put(store, *(b"%05d" % n for n in range(3_000)))
+    with store._file.writing() as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    backup = tmp_path / "backup.db"
+    with closing(sqlite3.connect(path)) as source:
+        source.execute("VACUUM INTO ?", (str(backup),))
+    put(store, *(b"more/%05d" % n for n in range(3_000)))
+    with store._file.writing() as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    put(store, b"00001", b"more/00001")
+    wal = path.with_name("store.db-wal")
+    left = tmp_path / "left"
+    left.mkdir()
+    for file in (path, wal, path.with_name("store.db-life")):
+        shutil.copy(file, left / file.name)  # as kill -9 leaves it
+    store.close()
+    os.truncate(left / "store.db", 0)
+    with (left / "store.db").open("r+b") as target:  # in place, as cp does
+        target.write(backup.read_bytes())
+    with pytest.raises((StoreAway, Incompatible), match=r"damaged.*put it there again") as refused:
+        SqliteStore(left / "store.db", "la")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_copied_store_is_another_life(path: Path, tmp_path: Path) -> None:
+    with closing(SqliteStore(path, "la")) as store:
+        put(store, b"k")
+        life = store.identity.incarnation
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    for file in path.parent.glob("store.db*"):
+        shutil.copy(file, copies / file.name)
+    with closing(SqliteStore(copies / "store.db", "la")) as store:
+        assert store.identity.incarnation != life
+        assert keys_of(store) == {b"k"}
+    with closing(SqliteStore(path, "la")) as store:
+        assert store.identity.incarnation == life
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda life: life.write_bytes(b"\xffgarbage")])
+def test_without_the_note_of_its_life_it_is_another_life(
+    path: Path, spoil: Callable[[Path], None]
+) -> None:
+    with closing(SqliteStore(path, "la")) as store:
+        put(store, b"k")
+        life = store.identity.incarnation
+    spoil(path.with_name("store.db-life"))
+    with closing(SqliteStore(path, "la")) as store:
+        assert store.identity.incarnation != life
+        assert keys_of(store) == {b"k"}
+
+
+def test_a_file_that_is_taken_away_is_a_store_that_is_away_until_it_returns(
+    path: Path, reopen: Callable[[], SqliteStore]
+) -> None:
+    store = reopen()
+    done = put(store, b"k")
+    watch = store.watch(done.revision, done.commit_id)
+    away = path.with_name("moved.db")
+    path.rename(away)
+    for ask in (
+        lambda: watch.next(0),
+        lambda: put(store, b"lost"),
+        store.load,
+        lambda: store.read(b""),
+        store.refresh_identity,
+    ):
+        with pytest.raises(StoreAway):
+            ask()
+    away.rename(path)
+    later = put(store, b"later")
+    assert [change.revision for change in watch.next(5)] == [later.revision]
+    watch.close()
+    assert keys_of(store) == {b"k", b"later"}
+
+
+def test_a_backup_tool_that_checkpoints_is_no_restore(
+    path: Path, reopen: Callable[[], SqliteStore]
+) -> None:
+    store = reopen()
+    done = put(store, b"k")
+    watch = store.watch(done.revision, done.commit_id)
+    life = store.identity
+    with closing(sqlite3.connect(path)) as tool:
+        assert tool.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+    assert list(watch.next(0.1)) == []
+    later = put(store, b"later")
+    assert [change.revision for change in watch.next(5)] == [later.revision]
+    watch.close()
+    assert store.refresh_identity() == life
+    store.close()
+    assert reopen().identity == life
+
+
+def test_S19_a_restore_ends_every_role(path: Path, reopen: Callable[[], SqliteStore]) -> None:
+    store = reopen()
+    leadership = store.elect("publisher", "one")
+    assert leadership is not None
+    path.with_name("store.db-life").write_bytes(b"")
+    put(store, b"k")
+    store.refresh_identity()
+    assert not leadership.held()
+
+
+# -- watching costs little --------------------------------------------------------------------
+
+
+def test_an_idle_watch_asks_a_few_times_a_second_and_wakes_at_once(
+    path: Path, reopen: Callable[[], SqliteStore]
+) -> None:
+    store = reopen()
+    watch = store.watch(0, "")
+    polls = 0
+    poll = watch._poll
+
+    def counted() -> object:
+        nonlocal polls
+        polls += 1
+        return poll()
+
+    watch._poll = counted  # type: ignore[method-assign,assignment]
+    begin = time.monotonic()
+    assert list(watch.next(0.5)) == []
+    seconds = time.monotonic() - begin
+    assert 3 <= polls <= seconds / 0.02 + 3
+    answers: list[object] = []
+    thread = threading.Thread(target=lambda: answers.extend(watch.next(60)))
+    thread.start()
+    put(store, b"k")
+    thread.join(30)
+    assert len(answers) == 1
+    watch.close()
+
+
+def test_a_guard_on_a_value_that_another_process_changed_conflicts(
+    reopen: Callable[[], SqliteStore],
+) -> None:
+    one, two = reopen(), reopen()
+    put(one, b"k")
+    two.commit(Transaction((), (Put(b"k", b"new"),)))
+    done = one.commit(Transaction((KeyIs(b"k", b"v"),), ()))
+    assert isinstance(done, Conflict)
