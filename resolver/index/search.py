@@ -1,0 +1,314 @@
+"""``kdir find``: searches the index without Spark or Java; refuses to ask any server.
+
+A pattern with ``*``, ``?`` or ``[`` is a glob (``resolver/glob.py``): with a leading ``/`` it is
+matched against whole paths, without one against their ends, so that ``click*`` finds
+``/la/web/clicks``. Any other pattern is text that the path or the physical name holds, whatever its
+case. All values reach DuckDB as parameters, never as SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, date, datetime, time
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.errors import InvalidArgument
+from resolver.glob import Glob
+from resolver.index.schema import ClusterState, cluster_values
+from resolver.index.session import require
+from resolver.index.table import ClusterFiles, IndexTable, clusters_of
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+__all__ = ["Found", "FoundTopic", "Snapshot", "find", "glob_regex", "moment_of", "snapshot"]
+
+_GLOB_SIGNS: Final = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    """One topic, as of when its cluster was read last. Times are UTC."""
+
+    path: str
+    name: str
+    directory: str
+    kind: str
+    entry_id: int
+    physical_name: str
+    topic_id: str | None
+    partitions: int
+    replication_factor: int
+    provision: str
+    owner: str | None
+    tags: Mapping[str, str]
+    drift_count: int
+    adopted: bool
+    changed_at: datetime | None
+    changed_by: str | None
+    state: ClusterState
+    """The cluster that it is of: where, as of when, stale or not."""
+
+    def as_dict(self) -> dict[str, object]:
+        """All columns of the index by name, in its order, with listeners as lists of values."""
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "state"}
+        return {
+            **own,
+            **cluster_values(self.state),
+            "bootstrap_servers": list(self.state.bootstrap_servers),
+            "listeners": [asdict(listener) for listener in self.state.listeners],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found, and what it could not have found."""
+
+    rows: tuple[FoundTopic, ...]
+    """By path, then cluster."""
+    total: int
+    """How many there are; more than ``rows`` where a limit cut them off."""
+    clusters: tuple[ClusterState, ...]
+    """The clusters that were searched, by mount point."""
+    version: int
+    """The table's version that was read."""
+
+    @property
+    def stale(self) -> tuple[ClusterState, ...]:
+        """The searched clusters of which the index holds old rows, or none: say so."""
+        return tuple(state for state in self.clusters if state.stale)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The index at one version."""
+
+    index: IndexTable
+    table: DeltaTable
+    clusters: Mapping[str, ClusterFiles]
+
+    @property
+    def version(self) -> int:
+        """The table's version."""
+        return self.table.version()
+
+    def select(
+        self, sql: str, values: Sequence[object], clusters: Sequence[ClusterFiles]
+    ) -> list[dict[str, Any]]:
+        """Rows of a query on ``topics``: the columns of topics, and ``cluster_id``.
+
+        ``topics`` holds the rows of ``clusters`` only; ``values`` are the query's parameters.
+
+        Raises:
+            InvalidArgument: files of this version were vacuumed away.
+        """
+        if not clusters:
+            return []
+        import duckdb
+
+        with duckdb.connect() as database:
+            database.execute("SET TimeZone = 'UTC'")
+            try:
+                self._register(database, clusters)
+                found: pa.Table = database.sql(sql, params=list(values)).to_arrow_table()
+                return list(found.to_pylist())
+            except (duckdb.IOException, FileNotFoundError) as error:
+                raise InvalidArgument(
+                    f"version {self.version} of {self.index.location} cannot be read: files of it "
+                    f"are gone ({str(error).partition(chr(10))[0]})"
+                ) from error
+
+    def _register(
+        self, database: duckdb.DuckDBPyConnection, clusters: Sequence[ClusterFiles]
+    ) -> None:
+        """Make the view ``topics``."""
+        import pyarrow as pa
+
+        wanted = [one.state.cluster_id for one in clusters]
+        folder = self.index.folder
+        if folder is None:
+            # Elsewhere than on a disk deltalake reads the files; slower, and the same rows.
+            dataset = self.table.to_pyarrow_dataset(partitions=[("cluster_id", "in", wanted)])
+            database.register("topics", dataset)
+            return
+        named = [(str(folder / file.path), one) for one in clusters for file in one.files]
+        files = pa.table(
+            {
+                "filename": [name for name, _ in named],
+                "cluster_id": [one.state.cluster_id for _, one in named],
+            }
+        )
+        database.register("files", files)
+        rows = database.read_parquet([name for name, _ in named], filename=True)
+        rows.create_view("rows")
+        database.execute(
+            "CREATE VIEW topics AS "
+            "SELECT * EXCLUDE (filename) FROM rows JOIN files USING (filename)"
+        )
+
+
+def find(
+    table: str,
+    pattern: str,
+    *,
+    cluster: str | None = None,
+    glob: bool | None = None,
+    as_of: str | date | datetime | None = None,
+    limit: int | None = None,
+) -> Found:
+    """Search the index in the folder ``table``.
+
+    ``cluster`` (a name or an id) restricts the search to one cluster. ``glob`` says whether the
+    pattern is one; None = where it looks like one. ``as_of`` asks how the index was then: a date
+    means the end of that day; without a time zone, times are local. ``limit`` bounds the rows
+    that are returned, not those that are counted.
+
+    Raises:
+        InvalidArgument: no index there, none that old, no such cluster, a pattern that is no glob,
+            or a package is missing.
+    """
+    if limit is not None and limit < 1:
+        raise InvalidArgument(f"limit: found {limit}; 1 or more would be right")
+    index = snapshot(table, as_of)
+    searched = _searched(index, cluster)
+    where, values = _condition(pattern, glob=glob)
+    bound = "" if limit is None else f"LIMIT {int(limit)}"
+    rows = index.select(
+        f"SELECT *, count(*) OVER () AS total FROM topics WHERE {where} "  # noqa: S608
+        f"ORDER BY path, cluster_id {bound}",
+        values,
+        searched,
+    )
+    total = int(rows[0]["total"]) if rows else 0
+    states = sorted((one.state for one in searched), key=lambda state: state.mount)
+    found = tuple(_topic(row, index.clusters[row["cluster_id"]].state) for row in rows)
+    return Found(found, total, tuple(states), index.version)
+
+
+def snapshot(table: str, as_of: str | date | datetime | None = None) -> Snapshot:
+    """The index as it is, or was.
+
+    Raises:
+        InvalidArgument: no index there, none that old, or a package is missing.
+    """
+    require("pyarrow", "deltalake", "duckdb")
+    from deltalake import DeltaTable
+
+    index = IndexTable(table)
+    opened = index.open()
+    if as_of is not None:
+        opened = DeltaTable(table, version=_version_at(opened, table, moment_of(as_of)))
+    return Snapshot(index, opened, clusters_of(opened))
+
+
+def moment_of(as_of: str | date | datetime) -> datetime:
+    """The moment that ``--as-of`` names: a date is the end of that day, local where nothing else is
+    said.
+
+    Raises:
+        InvalidArgument: it is neither a date nor a time (ISO 8601).
+    """
+    if isinstance(as_of, str):
+        text = as_of.strip()
+        try:
+            as_of = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"as of: found {text!r}; a date or a time would be right, such as 2026-11-01 or "
+                "2026-11-01T14:30"
+            ) from error
+    if not isinstance(as_of, datetime):
+        as_of = datetime.combine(as_of, time.max)
+    return as_of.astimezone(UTC)  # a time without a zone is taken as local
+
+
+def glob_regex(glob: str) -> str:
+    """The regular expression (RE2's, linear-time) of the paths that a glob matches.
+
+    Raises:
+        InvalidArgument: it is no glob.
+    """
+    Glob.parse(glob)
+    anchored = glob.startswith("/")
+    parts = glob.removeprefix("/").split("/")
+    found = ["" if anchored else _ANY_SEGMENTS]
+    found += [_ANY_SEGMENTS if part == "**" else "/" + _segment_regex(part) for part in parts]
+    return "".join(found)
+
+
+_ANY_SEGMENTS: Final = "(?:/[^/]+)*"
+# `[` takes everything up to the `]` that is not its first character.
+_TOKENS: Final = re.compile(r"\*|\?|\[[!^]?.[^\]]*\]|.")
+
+
+def _segment_regex(part: str) -> str:
+    return "".join(_token_regex(token) for token in _TOKENS.findall(part))
+
+
+def _token_regex(token: str) -> str:
+    if token == "*":
+        return "[^/]*"
+    if token == "?":
+        return "[^/]"
+    if len(token) == 1:
+        return re.escape(token)
+    inverse = token[1] in "!^"
+    body = token[2 if inverse else 1 : -1]
+    characters: set[str] = set()
+    place = 0
+    while place < len(body):
+        is_range = place + 2 < len(body) and body[place + 1] == "-"
+        last = body[place + 2] if is_range else body[place]
+        characters.update(map(chr, range(ord(body[place]), ord(last) + 1)))
+        place += 3 if is_range else 1
+    shown = "".join(f"\\x{ord(one):02x}" for one in sorted(characters))
+    return f"[^/{shown}]" if inverse else f"[{shown}]"
+
+
+def _condition(pattern: str, *, glob: bool | None) -> tuple[str, list[object]]:
+    """SQL that says which topics match, and its parameters."""
+    if glob or (glob is None and not _GLOB_SIGNS.isdisjoint(pattern)):
+        return "regexp_full_match(path, ?)", [glob_regex(pattern)]
+    if not pattern:
+        return "true", []
+    text = pattern.lower()
+    return "(contains(lower(path), ?) OR contains(lower(physical_name), ?))", [text, text]
+
+
+def _searched(index: Snapshot, cluster: str | None) -> list[ClusterFiles]:
+    every = list(index.clusters.values())
+    if cluster is None:
+        return every
+    chosen = [one for one in every if cluster in (one.state.cluster_id, one.state.cluster)]
+    if not chosen:
+        names = sorted(one.state.cluster or one.state.cluster_id for one in every)
+        shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+        raise InvalidArgument(
+            f"cluster {cluster}: the index has none of that name or id; it has {shown or 'none'}"
+        )
+    return chosen
+
+
+def _version_at(table: DeltaTable, location: str, moment: datetime) -> int:
+    moment_ms = int(moment.timestamp() * 1000)
+    commits = [(int(commit["version"]), int(commit["timestamp"])) for commit in table.history()]
+    versions = [version for version, at_ms in commits if at_ms <= moment_ms]
+    if not versions:
+        oldest = datetime.fromtimestamp(min(at_ms for _, at_ms in commits) / 1000, UTC)
+        raise InvalidArgument(
+            f"the index at {location} begins at {oldest:%Y-%m-%d %H:%M:%S} UTC; it cannot say how "
+            f"it was at {moment:%Y-%m-%d %H:%M:%S} UTC"
+        )
+    return max(versions)
+
+
+def _topic(row: Mapping[str, Any], state: ClusterState) -> FoundTopic:
+    values = {name: row[name] for name in _OF_A_ROW}
+    return FoundTopic(**values, tags=dict(row["tags"] or ()), state=state)
+
+
+_OF_A_ROW: Final = [one.name for one in fields(FoundTopic) if one.name not in {"state", "tags"}]
