@@ -66,6 +66,12 @@ class KdirError(Exception):
         self.metadata.update({key: str(value) for key, value in facts.items()})
         self.attempts: tuple[str, ...] = tuple(attempts)
 
+    def copy(self) -> KdirError:
+        """The same error for another caller: raising one object in two threads mixes their
+        tracebacks and attempts.
+        """
+        return type(self)(self.message, attempts=self.attempts, metadata=self.metadata)
+
     def __str__(self) -> str:
         return f"{self.message} ({self.reason})"
 

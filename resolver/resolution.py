@@ -299,7 +299,7 @@ class Resolution:
         match error:
             case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
                 self._reject(Trouble.NOT_READY, error)
-                return Verdict.ACCEPTED
+                return Verdict.FAILED
             case errors.NoRoute() if self._hop.way in (Way.START, Way.UP, Way.TREE):
                 self._reject(Trouble.NO_ROUTE, error)
                 return Verdict.ACCEPTED

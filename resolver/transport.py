@@ -10,6 +10,7 @@ therefore made by the process that uses them, when it first does, and a child pr
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
@@ -49,7 +50,7 @@ class Method:
     __slots__ = ("name", "request", "response", "streams")
 
     def __init__(
-        self, name: str, request: type[Message], response: type[Message], *, streams: bool
+        self, name: str, request: type[Any], response: type[Any], *, streams: bool
     ) -> None:
         self.name = name
         self.request = request
@@ -70,31 +71,28 @@ _MODULES: Final = {
     "ScanService": "scan_pb2",
     "WatchService": "watch_pb2",
 }
-_methods: dict[str, Method] = {}
 
 
+@functools.cache
 def method(name: str) -> Method:
     """The rpc of this name, such as ``DirectoryService.CreateEntry``.
 
     Raises:
         KeyError: the contract has none of this name.
     """
-    known = _methods.get(name)
-    if known is None:
-        from importlib import import_module
+    from importlib import import_module
 
-        from google.protobuf.message_factory import GetMessageClass
+    from google.protobuf.message_factory import GetMessageClass
 
-        service, _, rpc = name.partition(".")
-        module = import_module(f"kdir.v1.{_MODULES[service]}")
-        described = module.DESCRIPTOR.services_by_name[service].methods_by_name[rpc]
-        known = _methods[name] = Method(
-            f"/kdir.v1.{service}/{rpc}",
-            GetMessageClass(described.input_type),
-            GetMessageClass(described.output_type),
-            streams=described.server_streaming,
-        )
-    return known
+    service, _, rpc = name.partition(".")
+    module = import_module(f"kdir.v1.{_MODULES[service]}")
+    described = module.DESCRIPTOR.services_by_name[service].methods_by_name[rpc]
+    return Method(
+        f"/kdir.v1.{service}/{rpc}",
+        GetMessageClass(described.input_type),
+        GetMessageClass(described.output_type),
+        streams=described.server_streaming,
+    )
 
 
 class Stream(Protocol):
@@ -109,9 +107,7 @@ class Stream(Protocol):
 class Transport(Protocol):
     """Asks one server. Thread-safe. Every failure is a ``KdirError``."""
 
-    def call(
-        self, endpoint: str, method: Method, request: Message, timeout_seconds: float
-    ) -> Message:
+    def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
         """One question, one answer, within ``timeout_seconds``.
 
         Raises:
@@ -143,17 +139,14 @@ class GrpcTransport:
         self._calls: dict[tuple[str, str], Any] = {}
         self._closed = False
 
-    def call(
-        self, endpoint: str, method: Method, request: Message, timeout_seconds: float
-    ) -> Message:
+    def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
         ask = self._callable(endpoint, method)
         try:
-            answer: Message = ask(request, timeout=timeout_seconds, metadata=self._with())
+            return ask(request, timeout=timeout_seconds, metadata=self._with())
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
         except ValueError as error:  # the channel was closed by another thread
             raise RuntimeError("this transport is closed") from error
-        return answer
 
     def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
         return _GrpcStream(self._callable(endpoint, method)(request, metadata=self._with()))

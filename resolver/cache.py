@@ -1,0 +1,211 @@
+"""What a client remembers: answers and referrals, with the time until which each may be used.
+
+Refuses to extend anything by being asked for it or handed on: a lifetime runs from the owner's
+word, by the monotonic clock (RELIABILITY R11, G12). One cache is one principal's: answers got for
+one are not given to another (DESIGN §4).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from resolver.location import TopicLocation
+from resolver.outcome import Referral, Way
+from resolver.path import Path
+
+__all__ = ["Cache", "Followed", "Kept", "KeptReferral"]
+
+DEFAULT_ENTRIES: Final = 100_000
+
+
+@dataclass(slots=True)
+class Followed:
+    """That a cluster's changes are being followed; shared by all answers that rest on it."""
+
+    until: float = 0.0
+    """By the clock: so long everything of the cluster that was not dropped is fresh."""
+    incarnation: str = ""
+    revision: int = 0
+    """Changes up to here were seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One answer, or an absence (``location`` is None)."""
+
+    location: TopicLocation | None
+    until: float
+    """By the clock: fresh until then."""
+    path: Path
+    """As asked."""
+    canonical: Path
+    cluster_id: str
+    mount: Path
+    """Of the cluster that answered."""
+    asked_at: float
+    """By the clock, when it was asked for: its age counts from then."""
+    message: str = ""
+    metadata: Mapping[str, str] | None = None
+    followed: Followed | None = None
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether it may be given out as it is."""
+        return self.until > now or (self.followed is not None and self.followed.until > now)
+
+    def as_stale(self, now: float) -> TopicLocation | None:
+        """The answer marked stale, with its age; None for an absence."""
+        if self.location is None:
+            return None
+        age = max(0.0, now - self.asked_at) + self.location.age_seconds
+        return replace(self.location, stale=True, age_seconds=age)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptReferral:
+    """A mount that the tree, or a hint whose target answered for it, led to."""
+
+    referral: Referral
+    until: float
+
+
+class Cache:
+    """Answers and referrals of one principal. Thread-safe.
+
+    ``answers`` is read without a lock by the hot path of ``Resolver.resolve``: a dict's ``get`` is
+    one step under the interpreter's lock. The oldest are dropped beyond ``max_entries``; which
+    were used last is not tracked, since that would cost each use more than the use itself.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        max_entries: int = DEFAULT_ENTRIES,
+        principal: str = "",
+    ) -> None:
+        if max_entries < 1:
+            raise ValueError("max_entries: at least 1 would be right")
+        self.principal = principal
+        self.answers: dict[Hashable, Kept] = {}
+        self._clock = clock
+        self._max_entries = max_entries
+        self._max_referrals = max(64, max_entries // 10)
+        self._lock = threading.Lock()
+        self._referrals: dict[tuple[str, ...], KeptReferral] = {}
+        self._own_mounts: dict[Path, None] = {}
+
+    # -- answers ---------------------------------------------------------------------------
+
+    def keep(self, key: Hashable, kept: Kept) -> None:
+        """Remember an answer in the place of what was known."""
+        with self._lock:
+            self.answers.pop(key, None)  # to the young end
+            while len(self.answers) >= self._max_entries:
+                del self.answers[next(iter(self.answers))]
+            self.answers[key] = kept
+
+    def forget(self, key: Hashable) -> None:
+        """This answer no longer holds."""
+        with self._lock:
+            self.answers.pop(key, None)
+
+    def drop(self, below: Path) -> int:
+        """Forget all answers at or below a path, by the path that was asked or the canonical one;
+        how many there were.
+        """
+        return self._drop_where(
+            lambda kept: below.is_prefix_of(kept.path) or below.is_prefix_of(kept.canonical)
+        )
+
+    def drop_cluster(self, cluster_id: str) -> int:
+        """Forget all answers of a cluster; how many there were."""
+        return self._drop_where(lambda kept: kept.cluster_id == cluster_id)
+
+    def drop_at(self, path: Path) -> int:
+        """Forget the answers at this very path, under whichever name; how many there were."""
+        return self._drop_where(lambda kept: path in (kept.path, kept.canonical))
+
+    def _drop_where(self, condition: Callable[[Kept], bool]) -> int:
+        # The hot path wants a plain dict; changes are rare, so that a look at all is fair.
+        with self._lock:
+            keys = [key for key, kept in self.answers.items() if condition(kept)]
+            for key in keys:
+                del self.answers[key]
+            return len(keys)
+
+    # -- referrals -------------------------------------------------------------------------
+
+    def learn(self, referral: Referral, seconds: int, since: float) -> None:
+        """A referral whose target answered as it should; good for ``seconds`` from ``since``.
+
+        A mount that was not known before takes the paths below it from whoever answered for them
+        until now: those answers are forgotten (RELIABILITY R21).
+        """
+        mount = referral.mount
+        until = since + seconds
+        if mount is None or seconds <= 0 or until <= self._clock():
+            return
+        with self._lock:
+            known = self._referrals.pop(mount.segments, None)
+            same = known is not None and known.referral.cluster_id == referral.cluster_id
+            while len(self._referrals) >= self._max_referrals:
+                del self._referrals[next(iter(self._referrals))]
+            self._referrals[mount.segments] = KeptReferral(referral, until)
+        if not same:
+            self._drop_where(
+                lambda kept: (
+                    mount.is_prefix_of(kept.canonical)
+                    and kept.cluster_id != referral.cluster_id
+                    and len(kept.mount) <= len(mount)
+                )
+            )
+
+    def unlearn(self, mount: Path) -> None:
+        """That referral led nowhere."""
+        with self._lock:
+            self._referrals.pop(mount.segments, None)
+
+    def note_own_mount(self, mount: Path) -> None:
+        """A server that one begins with is mounted there: for its own paths it needs no hint."""
+        if mount not in self._own_mounts:
+            with self._lock:
+                if len(self._own_mounts) >= 64:
+                    self._own_mounts.clear()
+                self._own_mounts[mount] = None
+
+    def hint(self, path: Path) -> Referral | None:
+        """The deepest mount known that the path lies in, as a referral with what is left of its
+        life; None where the servers one begins with are as near.
+
+        By whole segments; it costs by the depth of the path, not by how much is known.
+        """
+        nearest = max((len(own) for own in self._own_mounts if own.is_prefix_of(path)), default=0)
+        now = self._clock()
+        for length in range(len(path), nearest, -1):
+            known = self._referrals.get(path.segments[:length])
+            if known is not None and known.until - now >= 1:
+                return replace(
+                    known.referral,
+                    way=Way.CACHE,
+                    lifetime_seconds=int(known.until - now),
+                    age_seconds=0,
+                )
+        return None
+
+    def referrals(self) -> Iterator[KeptReferral]:
+        """All that are known, for the disk."""
+        yield from list(self._referrals.values())
+
+    def own_mounts(self) -> list[Path]:
+        """Where the servers one begins with are mounted, for the disk."""
+        return list(self._own_mounts)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self.answers.clear()
+            self._referrals.clear()
+            self._own_mounts.clear()

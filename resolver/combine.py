@@ -1,0 +1,151 @@
+"""Questions to one server that threads ask at the same time, sent together in one BatchResolve.
+
+Refuses to wait for company: a question that finds the way free goes at once, alone. Those that
+come while calls are under way gather, and the next call takes them all; so the batches are as
+large as the load makes them, and a lone caller pays nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from resolver import decode, errors
+from resolver.errors import KdirError
+from resolver.outcome import Reply
+from resolver.path import Path
+from resolver.transport import Transport, method
+
+__all__ = ["MAX_BATCH", "Combiner", "Options", "ask_together"]
+
+MAX_BATCH: Final = 1000
+"""Paths in one call; servers take 10,000, and answers stay far below a message's limit."""
+_MAX_FLYING: Final = 2
+"""Calls under way to one server: while one is answered, the next one is being filled."""
+
+Options = tuple[int, str, bool, bool]
+"""(preferred kind, token, no_follow, recursive): what the questions of one call share."""
+
+
+def ask_together(
+    transport: Transport,
+    endpoint: str,
+    paths: Sequence[Path],
+    options: Options,
+    timeout_seconds: float,
+) -> list[Reply | KdirError]:
+    """One call for all paths; what went wrong with one of them stands in its place.
+
+    Raises:
+        KdirError: the call itself failed, or its answer is none.
+    """
+    prefer, token, no_follow, recursive = options
+    name = "ResolveService.Resolve" if len(paths) == 1 else "ResolveService.BatchResolve"
+    request = method(name).request(token=token, recursive=recursive, no_follow=no_follow)
+    if prefer:
+        request.prefer = prefer
+    if len(paths) == 1:
+        request.path = str(paths[0])
+        return [decode.one(transport.call(endpoint, method(name), request, timeout_seconds))]
+    request.paths.extend(map(str, paths))
+    response = transport.call(endpoint, method(name), request, timeout_seconds)
+    return list(decode.batch(response, paths))
+
+
+class _Waiter:
+    """A thread with a question."""
+
+    __slots__ = ("crew", "gone", "path", "result", "timeout_seconds", "woken")
+
+    def __init__(self, path: Path, timeout_seconds: float) -> None:
+        self.path = path
+        self.timeout_seconds = timeout_seconds
+        self.result: Reply | KdirError | None = None
+        self.crew: list[_Waiter] = []
+        """Filled when this thread is to send for all of these."""
+        self.gone = False
+        # A lock that is held is the cheapest thing to wait for; whoever has news lets it go.
+        self.woken = threading.Lock()
+        self.woken.acquire()
+
+
+class Combiner:
+    """The questions to one server with the same options. Thread-safe."""
+
+    def __init__(self, transport: Transport, endpoint: str, options: Options) -> None:
+        self._transport = transport
+        self._endpoint = endpoint
+        self._options = options
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiter] = []
+        self._flying = 0
+
+    def ask(self, path: Path, timeout_seconds: float) -> Reply:
+        """The server's reply, however many others ask.
+
+        Raises:
+            KdirError: what went wrong with this question.
+        """
+        me = _Waiter(path, timeout_seconds)
+        if self._may_send(me) or self._is_woken_to_send(me):
+            self._send(me.crew)
+        if isinstance(me.result, KdirError):
+            raise me.result
+        assert me.result is not None  # noqa: S101 - _send gives everyone a result
+        return me.result
+
+    def _may_send(self, me: _Waiter) -> bool:
+        with self._lock:
+            if self._flying < _MAX_FLYING:
+                self._flying += 1
+                me.crew = [me]
+                return True
+            self._waiting.append(me)
+            return False
+
+    def _is_woken_to_send(self, me: _Waiter) -> bool:
+        """Wait for a result, or for the turn to send for others."""
+        if not me.woken.acquire(timeout=me.timeout_seconds):
+            with self._lock:
+                if not me.crew and me.result is None:
+                    me.gone = True
+                    raise errors.DeadlineExceeded(
+                        f"{self._endpoint}: no answer within {me.timeout_seconds:.2f} s"
+                    )
+        return bool(me.crew)
+
+    def _send(self, crew: list[_Waiter]) -> None:
+        longest = max(waiter.timeout_seconds for waiter in crew)
+        results: Sequence[Reply | KdirError]
+        try:
+            results = ask_together(
+                self._transport,
+                self._endpoint,
+                [waiter.path for waiter in crew],
+                self._options,
+                longest,
+            )
+        except KdirError as error:
+            # Each walk adds its own attempts to its error: one object for all would mix them.
+            results = [error.copy() for _ in crew]
+        except BaseException:
+            results = [errors.Cancelled("the thread that asked for several was ended")] * len(crew)
+            raise
+        finally:
+            self._hand_over()
+            for waiter, result in zip(crew, results, strict=True):
+                waiter.result = result
+                if waiter is not crew[0]:
+                    waiter.woken.release()
+
+    def _hand_over(self) -> None:
+        """Let the next crew, if anyone waits, be sent by the first of it."""
+        with self._lock:
+            waiting = [waiter for waiter in self._waiting if not waiter.gone]
+            crew, self._waiting = waiting[:MAX_BATCH], waiting[MAX_BATCH:]
+            if not crew:
+                self._flying -= 1
+                return
+            crew[0].crew = crew
+        crew[0].woken.release()

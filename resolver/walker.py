@@ -1,0 +1,228 @@
+"""Drives walks: asks over a transport within one deadline; refuses to cache or to decide anything.
+
+What to ask and what to believe is ``resolver/resolution.py``'s; this module gives it time, servers
+and their replies. Used by the client for one path or thousands, and by a server that resolves for
+a client (``recursive``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from resolver.combine import MAX_BATCH, Combiner, Options, ask_together
+from resolver.endpoints import Health
+from resolver.errors import KdirError
+from resolver.outcome import Ask, Reply, Sender, Verdict
+from resolver.path import Path
+from resolver.resolution import Resolution, Rules
+from resolver.token import Position, Token
+from resolver.transport import Transport
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+__all__ = ["Positions", "Question", "Walker"]
+
+_LEAST_SECONDS: Final = 0.01
+"""No call is given less: it could not even be sent."""
+_MOST_PARALLEL: Final = 32
+_MOST_COMBINERS: Final = 1000
+
+_Group = list[tuple[Resolution, Ask]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of every server on the way, besides the path."""
+
+    prefer: int = 0
+    """``kdir.v1.EntryKind`` where a topic and a container share the name; 0 = topic first."""
+    token: str = ""
+    """Read at least this."""
+    no_follow: bool = False
+    """A link or mount at the very path is itself the answer."""
+
+    def options(self, ask: Ask) -> Options:
+        """What it comes to for one question of a walk."""
+        token = self.token
+        if ask.after is not None:
+            place = ask.after
+            seen = Token.of(ask.after_cluster_id, place.incarnation, place.revision)
+            token = str(Token.merge([Token.parse(token), seen]))
+        return self.prefer, token, self.no_follow, ask.recursive
+
+
+class Positions:
+    """The newest position seen of each cluster, so that nobody travels back in time (R17).
+
+    ``current`` is an immutable mapping: a question remembers the one of its own moment.
+    """
+
+    def __init__(self) -> None:
+        self.current: Mapping[str, Position] = MappingProxyType({})
+
+    def note(self, sender: Sender) -> None:
+        """This was seen."""
+        if not sender.incarnation:
+            return
+        known = self.current.get(sender.cluster_id)
+        if (
+            known is not None
+            and known.incarnation == sender.incarnation
+            and known.revision >= sender.revision
+        ):
+            return
+        # Two threads at once may lose one of two notes: the next answer brings it again.
+        place = Position(sender.incarnation, sender.revision)
+        self.current = {**self.current, sender.cluster_id: place}
+
+
+class Walker:
+    """Walks over one transport. Thread-safe."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        health: Health,
+        positions: Positions | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._transport = transport
+        self._health = health
+        self._clock = clock
+        self._combiners: dict[tuple[str, Options], Combiner] = {}
+        self.positions = positions or Positions()
+
+    def walk(self, path: Path, rules: Rules, question: Question, deadline: float) -> Resolution:
+        """Resolve one path by ``deadline``, a reading of the clock. The result has ended."""
+        walk = Resolution(path, rules)
+        while isinstance(step := walk.next(), Ask):
+            left = deadline - self._clock()
+            if left < _LEAST_SECONDS:
+                walk.out_of_time()
+                break
+            floor = self.positions.current
+            started = self._clock()
+            try:
+                combiner = self._combiner(step.endpoint, question.options(step))
+                reply: Reply | KdirError = combiner.ask(step.path, _part(left, step.share))
+            except KdirError as error:
+                reply = error
+            self._tell(walk, step, reply, floor, self._clock() - started)
+        return walk
+
+    def walk_many(
+        self, paths: Sequence[Path], rules: Rules, question: Question, deadline: float
+    ) -> list[Resolution]:
+        """Resolve many paths, those at the same server in one call, different servers at once.
+
+        A server that does not answer holds up only the paths that need it.
+        """
+        walks = [Resolution(path, rules) for path in paths]
+        ready: Sequence[Resolution] = walks
+        pool: ThreadPoolExecutor | None = None
+        flying: set[Future[Sequence[Resolution]]] = set()
+        try:
+            while True:
+                groups = self._group(ready, question, deadline)
+                if not flying and not groups:
+                    return walks
+                if not flying and len(groups) == 1:
+                    ready = self._ask_group(groups[0], question, deadline)
+                    continue
+                from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+
+                pool = pool or ThreadPoolExecutor(_MOST_PARALLEL, thread_name_prefix="resolve")
+                for group in groups:
+                    flying.add(pool.submit(self._ask_group, group, question, deadline))
+                landed, flying = wait(flying, return_when=FIRST_COMPLETED)
+                ready = [walk for future in landed for walk in future.result()]
+        finally:
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _group(
+        self, walks: Sequence[Resolution], question: Question, deadline: float
+    ) -> list[_Group]:
+        """The next question of each walk that has one, by who is asked."""
+        late = deadline - self._clock() < _LEAST_SECONDS
+        groups: dict[tuple[str, Options], _Group] = {}
+        full: list[_Group] = []
+        for walk in walks:
+            step = walk.next()
+            if not isinstance(step, Ask):
+                continue
+            if late:
+                walk.out_of_time()
+                continue
+            key = (step.endpoint, question.options(step))
+            group = groups.setdefault(key, [])
+            group.append((walk, step))
+            if len(group) >= MAX_BATCH:
+                full.append(groups.pop(key))
+        return full + list(groups.values())
+
+    def _ask_group(
+        self, group: _Group, question: Question, deadline: float
+    ) -> Sequence[Resolution]:
+        first = group[0][1]
+        floor = self.positions.current
+        started = self._clock()
+        left = max(deadline - started, _LEAST_SECONDS)
+        share = max(step.share for _, step in group)
+        replies: Sequence[Reply | KdirError]
+        try:
+            replies = ask_together(
+                self._transport,
+                first.endpoint,
+                [step.path for _, step in group],
+                question.options(first),
+                _part(left, share),
+            )
+        except KdirError as error:
+            replies = [error.copy() for _ in group]
+        elapsed = self._clock() - started
+        for (walk, step), reply in zip(group, replies, strict=True):
+            self._tell(walk, step, reply, floor, elapsed)
+        return [walk for walk, _ in group]
+
+    def _tell(
+        self,
+        walk: Resolution,
+        step: Ask,
+        reply: Reply | KdirError,
+        floor: Mapping[str, Position],
+        elapsed_seconds: float,
+    ) -> None:
+        if isinstance(reply, KdirError):
+            verdict = walk.failed(reply, elapsed_seconds)
+        else:
+            verdict = walk.heard(reply, floor, elapsed_seconds)
+            if verdict is Verdict.ACCEPTED:
+                self.positions.note(reply.sender)
+        match verdict:
+            case Verdict.ACCEPTED:
+                self._health.good(step.endpoint)
+            case Verdict.FAILED:
+                self._health.failed(step.endpoint)
+            case Verdict.LAME:
+                self._health.lame(step.endpoint)
+            case Verdict.OLD:
+                pass
+
+    def _combiner(self, endpoint: str, options: Options) -> Combiner:
+        key = (endpoint, options)
+        combiner = self._combiners.get(key)
+        if combiner is None:
+            if len(self._combiners) >= _MOST_COMBINERS:
+                self._combiners.clear()  # those under way live on with their callers
+            combiner = self._combiners.setdefault(key, Combiner(self._transport, endpoint, options))
+        return combiner
+
+
+def _part(left_seconds: float, share: float) -> float:
+    return max(left_seconds * share, _LEAST_SECONDS)
