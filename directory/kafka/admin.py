@@ -38,6 +38,8 @@ __all__ = [
 
 _BATCH: Final = 2_000
 """Names of one request: bounds the memory of an answer and the time that a broker gives to it."""
+_CONFIG_BATCH: Final = 250
+"""The same for configs, which cost a broker more."""
 _SLACK_SECONDS: Final = 2.0
 """A future is waited for a little longer than librdkafka's own deadline, whose words say more."""
 _BROKER_SHARE: Final = 0.8
@@ -215,7 +217,7 @@ class ConfluentAdmin:
         from confluent_kafka.admin import ConfigResource
 
         found: dict[str, Mapping[str, str] | Refused] = {}
-        for batch in _batches(names):
+        for batch in _batches(names, _CONFIG_BATCH):
             asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in batch]
             with self._asking() as client:
                 futures = client.describe_configs(asked, request_timeout=self._timeout)
@@ -417,6 +419,6 @@ def _set_on_topic(entries: Mapping[str, Any]) -> Mapping[str, str]:
     }
 
 
-def _batches(items: Sequence[_T]) -> Iterator[list[_T]]:
-    for start in range(0, len(items), _BATCH):
-        yield list(items[start : start + _BATCH])
+def _batches(items: Sequence[_T], size: int = _BATCH) -> Iterator[list[_T]]:
+    for start in range(0, len(items), size):
+        yield list(items[start : start + size])

@@ -1,0 +1,157 @@
+"""Adoption as an operator asks for it: rows that say what happens with each topic, and doing it.
+
+Where a topic goes is ``directory/namespace/mapping.py``'s to say; refuses to talk to Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from directory.kafka.admin import Seen, Survey
+from directory.kafka.commits import TopicCommits
+from directory.namespace.command import Observed, TopicNews
+from directory.namespace.entry import Provision, Topic
+from directory.namespace.mapping import Action, Adoption, MappingRule, plan_adoption
+from directory.namespace.snapshot import Located, Snapshot
+from resolver.errors import Conflict, InvalidInput
+from resolver.path import Path
+
+__all__ = ["Adopted", "Move", "Step", "TakeIn", "TakeOver", "carry_out", "observed", "plan"]
+
+_TAKEN_OVER: Final = frozenset({Provision.FAILED, Provision.REPLACED})
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What adoption does, did, or would do with one topic (``kdir.v1.Adoption``)."""
+
+    physical_name: str
+    path: Path | None
+    """None = it has, and gets, no place in the tree."""
+    rule: int
+    action: str
+    message: str = ""
+    step: Step = field(default=None, repr=False, compare=False)
+    """What carrying it out does; None = nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeIn:
+    """A new entry."""
+
+    segments: tuple[str, ...]
+    observed: Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An entry that was adopted before goes elsewhere."""
+
+    source: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """An entry takes the topic that Kafka has under its name."""
+
+    news: TopicNews
+
+
+Step = TakeIn | Move | TakeOver | None
+
+
+def observed(seen: Seen, config: Mapping[str, str] = MappingProxyType({})) -> Observed:
+    """A topic of Kafka, in the words of the namespace."""
+    return Observed(
+        physical_name=seen.name,
+        topic_id=seen.topic_id,
+        partitions=seen.partitions,
+        replication_factor=seen.replication_factor,
+        config=config,
+    )
+
+
+def plan(
+    rules: Sequence[MappingRule], survey: Survey, snapshot: Snapshot, mount: Path, *, remap: bool
+) -> list[Adopted]:
+    """What adoption would do with every topic that Kafka shows, by physical name."""
+    shown = [seen for seen in survey.topics.values() if seen.partitions and not seen.internal]
+    rows = plan_adoption(
+        rules, [observed(seen) for seen in shown], snapshot, mount=mount, remap_adopted=remap
+    )
+    return [_row(row, snapshot, mount) for row in rows]
+
+
+def _row(row: Adoption, snapshot: Snapshot, mount: Path) -> Adopted:
+    name = row.observed.physical_name
+    path = Path((*mount.segments, *row.segments)) if row.segments else None
+    plain = Adopted(name, path, row.rule, row.action.value, row.message)
+    if row.is_new:
+        return replace(plain, step=TakeIn(row.segments, row.observed))
+    located = snapshot.locate(name)
+    if located is None or located.relative is None:
+        return plain
+    here = Path((*mount.segments, *located.relative))
+    if row.action is Action.MOVE:
+        return replace(plain, step=Move(here))
+    if _takes_over(located, row.observed):
+        return Adopted(
+            name,
+            here,
+            row.rule,
+            Action.ADOPT.value,
+            _why_over(located.topic),
+            TakeOver(_news(here, located.topic, row.observed)),
+        )
+    return plain
+
+
+def _takes_over(located: Located, found: Observed) -> bool:
+    # A failed entry whose topic is in Kafka all the same: it was there before, or came since.
+    return located.topic.provision in _TAKEN_OVER and bool(found.partitions)
+
+
+def _why_over(topic: Topic) -> str:
+    if topic.provision is Provision.REPLACED:
+        return "it was replaced in Kafka; the entry takes the new topic id"
+    return "kdir did not make it; the entry takes Kafka's topic as it is"
+
+
+def _news(path: Path, topic: Topic, found: Observed) -> TopicNews:
+    return TopicNews(
+        path=path,
+        entry_id=topic.entry_id,
+        provision=Provision.ACTIVE,
+        provision_message="",
+        provision_attempt="",
+        topic_id=found.topic_id,
+        partitions=found.partitions,
+        replication_factor=found.replication_factor,
+    )
+
+
+def carry_out(rows: Sequence[Adopted], commits: TopicCommits) -> list[Adopted]:
+    """Do what the rows say; a move that is refused keeps its topic where it is, and says why.
+
+    Raises:
+        StoreUnavailable
+    """
+    take_in = [step for row in rows if isinstance(step := row.step, TakeIn)]
+    commits.adopt([(step.segments, step.observed) for step in take_in])
+    commits.record([step.news for row in rows if isinstance(step := row.step, TakeOver)])
+    return [_moved(row, commits) for row in rows]
+
+
+def _moved(row: Adopted, commits: TopicCommits) -> Adopted:
+    step = row.step
+    if not isinstance(step, Move) or row.path is None:
+        return row
+    try:
+        commits.move(step.source, row.path)
+    except (Conflict, InvalidInput) as reason:
+        message = f"it cannot be moved to {row.path}: {reason.message}"
+        return replace(row, path=step.source, action=Action.KEEP.value, message=message)
+    return row

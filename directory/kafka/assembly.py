@@ -1,0 +1,108 @@
+"""Puts the Kafka side together from a server's config, and its values into the contract's words.
+
+Refuses to know gRPC; the services call it when a cluster has a Kafka, and only then is Kafka's
+client imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from kdir.v1 import admin_pb2, entry_pb2
+
+from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.adoption import Adopted
+from directory.kafka.drift import Drift
+from directory.kafka.reconciler import Reconciler
+from directory.kafka.settings import KafkaSettings
+from directory.namespace.mapping import MappingRule
+from resolver.path import Path
+
+if TYPE_CHECKING:
+    from directory.config import KafkaConfig, ServerConfig
+    from directory.store.base import Store
+    from directory.store.replica import Replica
+    from directory.writer import Writer
+
+__all__ = [
+    "adoption_to_proto",
+    "drift_to_proto",
+    "reconciler_of",
+    "rules_from_proto",
+    "settings_of",
+]
+
+
+def settings_of(config: KafkaConfig) -> KafkaSettings:
+    """What the reconciler is told."""
+    return KafkaSettings(
+        bootstrap=config.bootstrap,
+        ceiling=config.ceiling,
+        split_on=config.split_on,
+        rules=config.rules,
+        sweep_seconds=config.sweep_seconds,
+    )
+
+
+def reconciler_of(
+    config: ServerConfig, store: Store, replica: Replica, writer: Writer, mount: Callable[[], Path]
+) -> Reconciler:
+    """The reconciler of a cluster that has a Kafka; not started.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if config.kafka is None:
+        raise ValueError(f"cluster {config.cluster} has no Kafka")
+    settings = settings_of(config.kafka)
+
+    def admin() -> ConfluentAdmin:
+        return ConfluentAdmin(
+            settings.bootstrap,
+            properties=settings.properties,
+            timeout_seconds=settings.timeout_seconds,
+        )
+
+    return Reconciler(config.cluster, store, replica, writer, mount, settings, admin)
+
+
+def rules_from_proto(rules: Iterable[admin_pb2.MappingRule]) -> tuple[MappingRule, ...]:
+    """The rules of a request.
+
+    Raises:
+        InvalidArgument: naming the field and what would be right.
+    """
+    return tuple(
+        MappingRule.of(
+            rule.match,
+            split_on=rule.split_on,
+            into=rule.into,
+            strip_prefix=rule.strip_prefix,
+            ignore=rule.ignore,
+        )
+        for rule in rules
+    )
+
+
+def adoption_to_proto(adopted: Adopted) -> admin_pb2.Adoption:
+    """One row of an answer."""
+    return admin_pb2.Adoption(
+        physical_name=adopted.physical_name,
+        path="" if adopted.path is None else str(adopted.path),
+        rule=adopted.rule,
+        action=adopted.action,
+        message=adopted.message,
+    )
+
+
+def drift_to_proto(drift: Drift) -> admin_pb2.Drift:
+    """One row of an answer."""
+    return admin_pb2.Drift(
+        path=str(drift.path),
+        physical_name=drift.physical_name,
+        field=drift.field,
+        wanted=drift.wanted,
+        found=drift.found,
+        provision=entry_pb2.Provision.Name(drift.provision),
+    )

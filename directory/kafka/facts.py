@@ -1,0 +1,129 @@
+"""What the store holds about a Kafka as a whole: the pinned id, a stop, an acknowledgement, rules.
+
+Refuses to decide on any of it; reads facts of a snapshot and gives the writes that change them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from directory.kafka.compare import Stop
+from directory.namespace.keys import kafka_key
+from directory.namespace.mapping import MappingRule
+from directory.store.base import Put, Remove, Write
+from resolver.errors import InvalidArgument
+
+__all__ = [
+    "STOPPED",
+    "Facts",
+    "KafkaFacts",
+    "allow",
+    "forget_allowed",
+    "pin",
+    "stop",
+    "write_rules",
+]
+
+_PIN: Final = kafka_key("pin")
+STOPPED: Final = kafka_key("stopped")
+_ALLOWED: Final = kafka_key("allowed")
+_RULES: Final = kafka_key("rules")
+
+
+class Facts(Protocol):
+    """A snapshot, as far as facts go."""
+
+    def fact(self, key: bytes) -> bytes | None:
+        """The value of a fact."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaFacts:
+    """All of it, as of one snapshot."""
+
+    pinned: str = ""
+    stop: Stop | None = None
+    allowed: int = 0
+    """So many topics may be gone at the next comparison: an operator acknowledged them."""
+    rules: tuple[MappingRule, ...] = ()
+
+    @classmethod
+    def of(cls, snapshot: Facts) -> KafkaFacts:
+        """Read them. What cannot be read counts as not there, a stop as a stop."""
+        return cls(
+            pinned=(snapshot.fact(_PIN) or b"").decode(errors="replace"),
+            stop=_read_stop(snapshot.fact(STOPPED)),
+            allowed=_read_number(snapshot.fact(_ALLOWED)),
+            rules=_read_rules(snapshot.fact(_RULES)),
+        )
+
+
+def pin(kafka_id: str) -> tuple[Write, ...]:
+    """Pin Kafka's own id."""
+    return (Put(_PIN, kafka_id.encode()),)
+
+
+def stop(reason: Stop | None) -> tuple[Write, ...]:
+    """Stop; None = go on, as nothing is wrong any more."""
+    if reason is None:
+        return (Remove(STOPPED),)
+    value = {"text": reason.text, "gone": reason.gone, "kafka_id": reason.kafka_id}
+    return (Put(STOPPED, json.dumps(value).encode()),)
+
+
+def allow(reason: Stop) -> tuple[Write, ...]:
+    """An operator acknowledged a stop: go on, from what it told."""
+    writes: list[Write] = [Remove(STOPPED), Put(_ALLOWED, str(reason.gone).encode())]
+    if reason.kafka_id:
+        writes += pin(reason.kafka_id)
+    return tuple(writes)
+
+
+def forget_allowed() -> tuple[Write, ...]:
+    """The acknowledgement was used."""
+    return (Remove(_ALLOWED),)
+
+
+def write_rules(rules: Sequence[MappingRule]) -> tuple[Write, ...]:
+    """Keep the rules that were adopted with, for topics that appear later."""
+    value = [
+        {
+            "match": rule.match.text,
+            "split_on": rule.split_on,
+            "into": "/".join(rule.into),
+            "strip_prefix": rule.strip_prefix,
+            "ignore": rule.ignore,
+        }
+        for rule in rules
+    ]
+    return (Put(_RULES, json.dumps(value).encode()),)
+
+
+def _read_stop(value: bytes | None) -> Stop | None:
+    if value is None:
+        return None
+    try:
+        found = json.loads(value)
+        return Stop(str(found["text"]), int(found["gone"]), str(found["kafka_id"]))
+    except (ValueError, KeyError, TypeError):
+        # A newer version's, perhaps: whatever it says, it says stop.
+        return Stop(value.decode(errors="replace"), 0)
+
+
+def _read_number(value: bytes | None) -> int:
+    try:
+        return int(value or b"0")
+    except ValueError:
+        return 0
+
+
+def _read_rules(value: bytes | None) -> tuple[MappingRule, ...]:
+    if value is None:
+        return ()
+    try:
+        return tuple(MappingRule.of(**rule) for rule in json.loads(value))
+    except (ValueError, TypeError, InvalidArgument):
+        return ()

@@ -1,0 +1,352 @@
+"""Makes Kafka match the tree: creates the topics that wait, deletes those that were removed.
+
+Crash-safe: what is asked of Kafka is on record before it is asked, and what came of it is found out
+anew by whoever comes next, so every step may be the last one of a process (DESIGN §6, "Two systems,
+one truth"). Refuses to touch a topic that kdir has no attempt or no equal topic id on record for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+from directory.kafka import walk
+from directory.kafka.admin import (
+    AlreadySo,
+    Done,
+    KafkaAdmin,
+    Refused,
+    Seen,
+    Survey,
+    Unknown,
+    Wish,
+)
+from directory.kafka.commits import Commits
+from directory.kafka.compare import Recorded, show_id
+from directory.kafka.settings import CREATE, DELETE
+from directory.kafka.walk import Doomed
+from directory.namespace.command import TopicNews
+from directory.namespace.entry import Provision, Topic
+from directory.namespace.plan_delete import DELETED
+from directory.namespace.snapshot import Snapshot
+from resolver.path import Path
+
+__all__ = ["Provisioner", "Settling", "wish_of"]
+
+_log = logging.getLogger(__name__)
+
+_LOOKS_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Metadata is asked so long after a change, again and again, until it shows it (K7)."""
+_SETTLING_SECONDS: Final = 60.0
+"""For so long another broker may still show what was before a change of ours."""
+
+
+class Settling:
+    """What this process changed in Kafka a short while ago, for brokers that do not know it yet.
+
+    Without it a sweep that asks such a broker would report a new topic as missing, and adopt a
+    deleted one again.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._made: dict[str, tuple[float, Seen]] = {}
+        self._deleted: dict[bytes, float] = {}
+
+    def made(self, seen: Seen) -> None:
+        """A topic was made."""
+        self._made[seen.name] = (self._clock() + _SETTLING_SECONDS, seen)
+
+    def deleted(self, topic_id: bytes) -> None:
+        """A topic was deleted."""
+        self._deleted[topic_id] = self._clock() + _SETTLING_SECONDS
+
+    def correct(self, survey: Survey) -> Survey:
+        """The survey as it will be once every broker knows."""
+        now = self._clock()
+        self._made = {name: one for name, one in self._made.items() if one[0] > now}
+        self._deleted = {key: until for key, until in self._deleted.items() if until > now}
+        if not self._made and not self._deleted:
+            return survey
+        topics = {
+            name: seen for name, seen in survey.topics.items() if seen.topic_id not in self._deleted
+        }
+        for name, (_, seen) in self._made.items():
+            if seen.topic_id not in self._deleted:
+                topics.setdefault(name, seen)
+        return replace(survey, topics=topics)
+
+
+def wish_of(topic: Topic) -> Wish:
+    """What Kafka is asked to make for a topic entry: its own numbers and its own policies."""
+    policies = topic.policies
+    return Wish(
+        topic.physical_name,
+        topic.partitions or policies.partitions or 0,
+        topic.replication_factor or policies.replication_factor or 0,
+        {name: value for name, value in policies.topic_config.items() if value is not None},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioner:
+    """Creates and deletes, for one leader, in its thread."""
+
+    admin: KafkaAdmin
+    commits: Commits
+    ceiling: frozenset[str]
+    latest: Callable[[], Snapshot]
+    """The newest snapshot: it holds what was committed before."""
+    mount: Path
+    settling: Settling
+    new_attempt: Callable[[], str]
+    sleep: Callable[[float], object]
+
+    # -- creating --------------------------------------------------------------------------------
+
+    def create(self, wished: Sequence[Recorded]) -> list[Recorded]:
+        """Make these topics in Kafka and record what came of each.
+
+        Returns:
+            Those of which nothing could be said yet: to be tried again later.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+        """
+        shown = self.admin.describe([one.topic.physical_name for one in wished])
+        failed: list[tuple[Recorded, str]] = []
+        ours: list[Recorded] = []
+        absent: list[Recorded] = []
+        for one in wished:
+            match shown.get(one.topic.physical_name):
+                case None if CREATE in self.ceiling:
+                    absent.append(one)
+                case None:
+                    # An older wish never fires alone, should the ceiling be raised again.
+                    failed.append((one, "this server's ceiling does not allow creating topics"))
+                case Refused(words):
+                    failed.append((one, words))
+                case Seen() if one.topic.provision_attempt:
+                    ours.append(one)
+                case Seen():
+                    failed.append((one, _exists(one)))
+                case other:
+                    assert_never(other)
+        made, refused, unclear = self._make(absent)
+        self._failed([*failed, *refused])
+        return unclear + self._active([*ours, *made])
+
+    def _make(
+        self, absent: Sequence[Recorded]
+    ) -> tuple[list[Recorded], list[tuple[Recorded, str]], list[Recorded]]:
+        """Ask Kafka for topics that it does not have: (made, refused with its words, unclear)."""
+        tried_before = {one.topic.entry_id for one in absent if one.topic.provision_attempt}
+        attempted, unclear = self._attempt(absent)
+        made: list[Recorded] = []
+        refused: list[tuple[Recorded, str]] = []
+        if not attempted:
+            return made, refused, unclear
+        outcomes = self.admin.create([wish_of(one.topic) for one in attempted])
+        for one in attempted:
+            match outcomes.get(one.topic.physical_name, Unknown("no outcome")):
+                case Done():
+                    made.append(one)
+                case AlreadySo():
+                    # Absent a moment ago: an earlier attempt of ours came through, or, if there was
+                    # none, somebody else was quicker.
+                    if one.topic.entry_id in tried_before:
+                        made.append(one)
+                    else:
+                        refused.append((one, _exists(one)))
+                case Refused(words):
+                    refused.append((one, words))
+                case Unknown(words):
+                    _log.warning("create %s: %s; it is tried again", one.topic.physical_name, words)
+                    unclear.append(one)
+                case other:
+                    assert_never(other)
+        return made, refused, unclear
+
+    def _attempt(self, absent: Sequence[Recorded]) -> tuple[list[Recorded], list[Recorded]]:
+        """Put an attempt on record for each: (those that have it, those that have it not yet)."""
+        self.commits.record(
+            [
+                TopicNews(
+                    path=one.path,
+                    entry_id=one.topic.entry_id,
+                    provision_attempt=self.new_attempt(),
+                )
+                for one in absent
+                if not one.topic.provision_attempt
+            ]
+        )
+        attempted: list[Recorded] = []
+        unclear: list[Recorded] = []
+        for one in absent:
+            topic = self._entry(one)
+            if topic is None or topic.provision is not Provision.PENDING:
+                continue  # removed or moved meanwhile: nothing is asked of Kafka for it here
+            (attempted if topic.provision_attempt else unclear).append(Recorded(one.path, topic))
+        return attempted, unclear
+
+    def _entry(self, one: Recorded) -> Topic | None:
+        """The entry as it stands now; None = it is gone or elsewhere."""
+        snapshot = self.latest()
+        place = walk.place_of(snapshot, self.mount, one)
+        topic = None if place is None else snapshot.topic(*place)
+        return topic if topic is not None and topic.entry_id == one.topic.entry_id else None
+
+    def _active(self, made: Sequence[Recorded]) -> list[Recorded]:
+        """Wait until metadata shows them, record that; those that it does not show in time."""
+        waiting = {one.topic.physical_name: one for one in made}
+        for pause in (0.0, *_LOOKS_SECONDS):
+            if not waiting:
+                break
+            self.sleep(pause)
+            shown = {
+                name: seen
+                for name, seen in self.admin.describe(list(waiting)).items()
+                if isinstance(seen, Seen) and seen.partitions
+            }
+            self._record_active((waiting.pop(name), seen) for name, seen in shown.items())
+        return list(waiting.values())
+
+    def _record_active(self, shown: Iterable[tuple[Recorded, Seen]]) -> None:
+        news = []
+        for one, seen in shown:
+            self.settling.made(seen)
+            news.append(
+                TopicNews(
+                    path=one.path,
+                    entry_id=one.topic.entry_id,
+                    provision=Provision.ACTIVE,
+                    provision_message="",
+                    topic_id=seen.topic_id,
+                    partitions=seen.partitions,
+                    replication_factor=seen.replication_factor,
+                    observed_config=wish_of(one.topic).config,
+                    drift_count=0,
+                )
+            )
+        self.commits.record(news)
+
+    def _failed(self, failed: Iterable[tuple[Recorded, str]]) -> None:
+        self.commits.record(
+            [
+                TopicNews(
+                    path=one.path,
+                    entry_id=one.topic.entry_id,
+                    provision=Provision.FAILED,
+                    provision_message=words,
+                    # Kafka said no: a topic of that name that comes later is somebody else's.
+                    provision_attempt="",
+                )
+                for one, words in failed
+            ]
+        )
+
+    # -- deleting --------------------------------------------------------------------------------
+
+    def delete(self, removed: Sequence[Doomed]) -> list[Doomed]:
+        """Delete the Kafka side of removed topics, and finish their removal.
+
+        Returns:
+            Those that are not finished yet: to be tried again later.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+        """
+        shown = self.admin.describe([one.topic.physical_name for one in removed])
+        goes: list[Doomed] = []
+        waits: list[Doomed] = []
+        for one in removed:
+            seen = shown.get(one.topic.physical_name)
+            match seen:
+                case None:
+                    self.commits.finish(one.name, one.topic.entry_id)
+                case Refused(words):
+                    self._tell(one, words)
+                    waits.append(one)
+                case Seen():
+                    if self._may_go(one, seen):
+                        goes.append(one)
+                case _:
+                    assert_never(seen)
+        return waits + self._remove(goes, shown)
+
+    def _may_go(self, one: Doomed, seen: Seen) -> bool:
+        """Whether this very topic may be deleted; where not, its entry is finished without."""
+        topic = one.topic
+        if topic.topic_id and seen.topic_id and topic.topic_id != seen.topic_id:
+            _log.warning(
+                "%s was removed, but Kafka has another topic of that name by now (%s, not %s): "
+                "it is left alone",
+                topic.physical_name,
+                show_id(seen.topic_id),
+                show_id(topic.topic_id),
+            )
+            self.commits.finish(one.name, topic.entry_id)
+            return False
+        known = topic.topic_id and seen.topic_id
+        if DELETE in self.ceiling and (known or topic.provision_attempt):
+            return True
+        # An old wish never fires alone, and without an id nobody can say that it is the same topic.
+        self.commits.detach(
+            one.name, topic.entry_id, topic.physical_name, seen.topic_id or topic.topic_id
+        )
+        return False
+
+    def _remove(self, goes: Sequence[Doomed], shown: Mapping[str, Seen | Refused]) -> list[Doomed]:
+        if not goes:
+            return []
+        outcomes = self.admin.delete([one.topic.physical_name for one in goes])
+        waits: list[Doomed] = []
+        gone: dict[str, Doomed] = {}
+        for one in goes:
+            name = one.topic.physical_name
+            match outcomes.get(name, Unknown("no outcome")):
+                case Done() | AlreadySo():
+                    gone[name] = one
+                case Refused(words):
+                    self._tell(one, words)
+                    waits.append(one)
+                case Unknown(words):
+                    _log.warning("delete %s: %s; it is tried again", name, words)
+                    waits.append(one)
+                case other:
+                    assert_never(other)
+        return waits + self._await_gone(gone, shown)
+
+    def _await_gone(
+        self, gone: dict[str, Doomed], shown: Mapping[str, Seen | Refused]
+    ) -> list[Doomed]:
+        for pause in (0.0, *_LOOKS_SECONDS):
+            if not gone:
+                break
+            self.sleep(pause)
+            now = self.admin.describe(list(gone))
+            for name in [name for name in gone if not _same(now.get(name), shown.get(name))]:
+                one = gone.pop(name)
+                before = shown.get(name)
+                if isinstance(before, Seen) and before.topic_id:
+                    self.settling.deleted(before.topic_id)
+                self.commits.finish(one.name, one.topic.entry_id)
+        return list(gone.values())
+
+    def _tell(self, one: Doomed, words: str) -> None:
+        """Record why a removed topic still waits."""
+        if one.topic.provision_message != words:
+            path = Path((*self.mount.segments, DELETED, one.name))
+            news = TopicNews(path=path, entry_id=one.topic.entry_id, provision_message=words)
+            self.commits.record([news])
+
+
+def _exists(one: Recorded) -> str:
+    name = one.topic.physical_name
+    return f"topic {name} exists in Kafka and was not made by kdir; `kdir adopt` takes it in"
+
+
+def _same(now: Seen | Refused | None, before: Seen | Refused | None) -> bool:
+    return isinstance(now, Seen) and isinstance(before, Seen) and now.topic_id == before.topic_id

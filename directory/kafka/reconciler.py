@@ -1,0 +1,497 @@
+"""The reconciler: keeps a cluster's tree and its Kafka in step, in one thread, while it is elected.
+
+Everything it commits is fenced by its leadership. A Kafka that is away slows nothing but this
+thread. Refuses to change anything in Kafka beyond its ceiling, for another Kafka than the pinned
+one, and while it is stopped (DESIGN §6).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+from directory.kafka import adoption, facts, walk
+from directory.kafka.admin import KafkaAdmin, Refused
+from directory.kafka.adoption import Adopted
+from directory.kafka.commits import LeadershipLost, TopicCommits, WritesCommands
+from directory.kafka.drift import Drift, drift_of
+from directory.kafka.facts import KafkaFacts
+from directory.kafka.provision import Provisioner, Settling
+from directory.kafka.settings import KafkaSettings, KafkaStatus
+from directory.kafka.sweeper import Sweeper
+from directory.kafka.walk import Census
+from directory.kafka.worklist import Backoff, Work, Worklist
+from directory.namespace.command import Observed
+from directory.namespace.mapping import MappingRule
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import KeyIs, Leadership, Store, StoreAway
+from directory.store.replica import Applied, Replica
+from resolver.errors import (
+    Absent,
+    InvalidArgument,
+    KafkaRefused,
+    KafkaReplaced,
+    KafkaUnavailable,
+    KdirError,
+    NotReady,
+    VanishGuard,
+)
+from resolver.path import Path
+
+__all__ = ["Reconciler"]
+
+_log = logging.getLogger(__name__)
+
+_ROLE: Final = "reconciler"
+_ELECT_SECONDS: Final = 1.0
+"""From one try to be elected to the next."""
+_STORE_SECONDS: Final = 1.0
+"""After the store did not answer."""
+_STUMBLED_SECONDS: Final = 5.0
+"""After an error that nobody foresaw."""
+_REAP_STEPS: Final = 20
+_CENSUS_SHARE: Final = 20
+"""Counting takes at most this part of the time, however often the status is asked."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Health:
+    """How Kafka was doing when it was last asked."""
+
+    reachable: bool
+    words: str
+    since: float
+    """Unix seconds since when it has been so."""
+    seen_id: str = ""
+    swept_at: float | None = None
+    """By the monotonic clock."""
+
+
+class _Term:
+    """One time in office: what a leader learns and the next one finds out anew."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        commits: TopicCommits,
+        sweeper: Sweeper,
+        settling: Settling,
+        chance: random.Random,
+        clock: Callable[[], float],
+    ) -> None:
+        self.leadership = leadership
+        self.commits = commits
+        self.sweeper = sweeper
+        self.settling = settling
+        self.worklist = Worklist(clock, chance)
+        self.retry = Backoff(chance)
+        self.kafka_due = 0.0
+        """Not before: it was away."""
+        self.admin: KafkaAdmin | None = None
+
+    def close_admin(self) -> None:
+        """Begin with new connections the next time."""
+        admin, self.admin = self.admin, None
+        if admin is not None:
+            admin.close()
+
+    def end(self) -> None:
+        """Give up the role."""
+        self.close_admin()
+        self.leadership.release()
+
+
+class Reconciler:
+    """The Kafka side of one directory server.
+
+    Args:
+        cluster_name: for logs and for the election.
+        store, replica, writer: those of the cluster.
+        mount: where the cluster hangs now.
+        settings: its Kafka and the ceiling.
+        admin: opens a connection to Kafka: one for the thread, one for each operator's question.
+        clock: monotonic seconds.
+        now: Unix seconds, for people.
+        sleep: waits so many seconds, or shorter when the reconciler is to stop.
+        chance: for jitter.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it is made of, and what a test replaces
+        self,
+        cluster_name: str,
+        store: Store,
+        replica: Replica,
+        writer: WritesCommands,
+        mount: Callable[[], Path],
+        settings: KafkaSettings,
+        admin: Callable[[], KafkaAdmin],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], object] | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._cluster = cluster_name
+        self._store = store
+        self._replica = replica
+        self._writer = writer
+        self._mount = mount
+        self._settings = settings
+        self._open_admin = admin
+        self._clock = clock
+        self._now = now
+        self._stopping = threading.Event()
+        self._sleep = sleep or self._stopping.wait
+        self._chance = chance or random.Random()
+        self._candidate = f"{cluster_name}-{secrets.token_hex(4)}"
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._term: _Term | None = None
+        self._health = _Health(reachable=False, words="Kafka was not asked yet", since=now())
+        self._census = Census()
+        self._census_due = 0.0
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to stand for election, and to work once elected, in a thread."""
+        self._unsubscribe = self._replica.subscribe(self._on_applied)
+        self._thread = threading.Thread(
+            target=self._run, name=f"reconciler {self._cluster}", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """End the thread and give up the role. A request to Kafka that is under way may outlast
+        the timeout; what came of it is then found out by the next reconciler.
+        """
+        self._stopping.set()
+        self._wake.set()
+        self._unsubscribe()
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+
+    def wake(self) -> None:
+        """Look for topics to make and to delete; sweeps keep their pace."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                delay = self.step()
+            except Exception:  # noqa: BLE001 - a bug must not end the thread in silence
+                _log.exception("%s: the reconciler stumbled", self._cluster)
+                delay = _STUMBLED_SECONDS
+            self._wake.wait(delay)
+            self._wake.clear()
+        self._resign()
+
+    def _on_applied(self, applied: Applied) -> None:
+        """In the replica's thread: note what may want doing, and wake."""
+        term = self._term
+        if applied.reloaded or term is None:
+            if term is not None:
+                term.sweeper.due = 0.0
+            self._wake.set()
+        elif term.worklist.hint(applied.writes):
+            self._wake.set()
+
+    # -- one round -------------------------------------------------------------------------------
+
+    def step(self) -> float:
+        """Do what is due; the seconds until something is due again, unless woken before."""
+        try:
+            term = self._term = self._lead()
+            if term is None:
+                return _ELECT_SECONDS * self._chance.uniform(0.5, 1.0)
+            more = self._reap(term)
+            if self._clock() >= term.kafka_due:
+                self._attend(term)
+            return 0.0 if more else self._seconds_until_due(term)
+        except (KafkaUnavailable, KafkaRefused) as reason:
+            return self._went_away(reason)
+        except LeadershipLost:
+            _log.warning("%s: another server is the reconciler by now", self._cluster)
+            self._resign()
+            return _ELECT_SECONDS
+        except (StoreAway, KdirError) as reason:
+            _log.info("%s: the reconciler waits: %s", self._cluster, reason)
+            return _STORE_SECONDS
+
+    def _lead(self) -> _Term | None:
+        """The running term, or a new one if this server is elected; None = another one is."""
+        if self._term is not None and self._term.leadership.held():
+            return self._term
+        self._resign()
+        _ = self._replica.snapshot  # not before it is loaded
+        leadership = self._store.elect(_ROLE, self._candidate)
+        if leadership is None:
+            return None
+        _log.info("%s: this server is the reconciler", self._cluster)
+        settling = Settling(self._clock)
+        return _Term(
+            leadership,
+            TopicCommits(self._writer, self._store.limits, leadership),
+            Sweeper(
+                self._cluster, self._settings, self._latest, self._mount, settling, self._clock
+            ),
+            settling,
+            self._chance,
+            self._clock,
+        )
+
+    def _resign(self) -> None:
+        term, self._term = self._term, None
+        if term is not None:
+            term.end()
+
+    def _latest(self) -> Snapshot:
+        return self._replica.snapshot
+
+    def _reap(self, term: _Term) -> bool:
+        """Some steps of finishing removals; whether there may be more."""
+        return all(term.commits.reap() for _ in range(_REAP_STEPS))
+
+    def _attend(self, term: _Term) -> None:
+        """What is due with Kafka, the wishes of people first."""
+        if term.admin is None:
+            term.admin = self._open_admin()
+        self._work(term, term.admin)
+        if self._clock() < term.sweeper.due:
+            return
+        waiting = term.sweeper.sweep(term.admin, term.commits)
+        self._answered(term)
+        snapshot, mount = self._latest(), self._mount()
+        places = (walk.place_of(snapshot, mount, one) for one in waiting)
+        term.worklist.add(place for place in places if place is not None)
+        self._work(term, term.admin)
+        term.sweeper.read_configs(term.admin, term.commits)
+
+    def _work(self, term: _Term, admin: KafkaAdmin) -> None:
+        """Create and delete what waits for it."""
+        snapshot, mount = self._latest(), self._mount()
+        held = KafkaFacts.of(snapshot)
+        if held.stop is not None or not held.pinned:
+            return
+        work = term.worklist.due(snapshot, mount)
+        if not work.create and not work.delete:
+            return
+        # The last sweep is up to half a minute old, and now something will be changed.
+        if admin.cluster_id() != held.pinned:
+            term.worklist.done(snapshot, mount, work)
+            term.sweeper.due = 0.0
+            return
+        provisioner = Provisioner(
+            admin=admin,
+            commits=term.commits,
+            ceiling=self._settings.ceiling,
+            latest=self._latest,
+            mount=mount,
+            settling=term.settling,
+            new_attempt=lambda: secrets.token_hex(8),
+            sleep=self._sleep,
+        )
+        later = Work(provisioner.create(work.create), provisioner.delete(work.delete))
+        term.worklist.done(self._latest(), mount, later)
+
+    def _seconds_until_due(self, term: _Term) -> float:
+        due = term.sweeper.due
+        held = KafkaFacts.of(self._latest())
+        waiting = term.worklist.next_due()
+        if waiting is not None and held.stop is None and held.pinned:
+            due = min(due, waiting)
+        return max(0.0, max(due, term.kafka_due) - self._clock())
+
+    # -- how Kafka is doing ------------------------------------------------------------------------
+
+    def _answered(self, term: _Term) -> None:
+        before, survey = self._health, term.sweeper.survey
+        term.retry.reset()
+        seen_id = survey.cluster_id if survey is not None else ""
+        if not before.reachable:
+            _log.info("%s: Kafka %s answers", self._cluster, seen_id)
+        since = before.since if before.reachable else self._now()
+        self._health = _Health(True, "", since, seen_id, self._clock())
+
+    def _went_away(self, reason: KafkaUnavailable | KafkaRefused) -> float:
+        health, term = self._health, self._term
+        if health.reachable or health.words != reason.message:
+            _log.warning("%s: %s", self._cluster, reason.message)
+        since = self._now() if health.reachable else health.since
+        self._health = replace(health, reachable=False, words=reason.message, since=since)
+        if term is None:
+            return _ELECT_SECONDS
+        term.close_admin()
+        delay = term.retry.next()
+        term.kafka_due = self._clock() + delay
+        # What was due is due still: the sweep that failed, too.
+        term.sweeper.due = min(term.sweeper.due, term.kafka_due)
+        return delay
+
+    # -- for the services, in any thread -----------------------------------------------------------
+
+    def status(self) -> KafkaStatus:
+        """How Kafka and the reconciler are doing, as this server knows it.
+
+        Counts are of the whole cluster; whether Kafka is reachable is known to the elected one.
+        """
+        ceiling = tuple(sorted(self._settings.ceiling))
+        try:
+            snapshot = self._replica.snapshot
+        except NotReady as reason:
+            return KafkaStatus(message=reason.message, ceiling=ceiling)
+        held, census, term, health = (
+            KafkaFacts.of(snapshot),
+            self._count(snapshot),
+            self._term,
+            self._health,
+        )
+        counted = KafkaStatus(
+            pinned_cluster_id=held.pinned,
+            message="this server is not the elected reconciler: another one knows",
+            ceiling=ceiling,
+            stopped=held.stop.text if held.stop is not None else "",
+            pending_count=census.pending,
+            missing_count=census.missing,
+            drift_count=census.drifting,
+        )
+        if term is None:
+            return counted
+        since = datetime.fromtimestamp(health.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return replace(
+            counted,
+            leader=True,
+            reachable=health.reachable,
+            seen_cluster_id=health.seen_id,
+            message=term.sweeper.note if health.reachable else f"since {since}: {health.words}",
+            last_sweep_seconds=(
+                None if health.swept_at is None else self._clock() - health.swept_at
+            ),
+        )
+
+    def _count(self, snapshot: Snapshot) -> Census:
+        census, started = self._census, self._clock()
+        if census.revision != snapshot.revision and started >= self._census_due:
+            census = self._census = walk.count(snapshot, self._mount())
+            now = self._clock()
+            self._census_due = now + (now - started) * _CENSUS_SHARE
+        return census
+
+    def adopt(
+        self,
+        rules: Sequence[MappingRule],
+        plan_only: bool,  # noqa: FBT001 - the request's own word
+        remap: bool,  # noqa: FBT001
+        principal: str = "",
+    ) -> list[Adopted]:
+        """Take in what Kafka has, by rules; or only say what would be done.
+
+        Rules that are given are kept for the topics that appear later; none = those in force.
+        Entries whose topic kdir could not make because it was there, and those whose topic was
+        replaced, take Kafka's topic as it is now. Any server may do it, elected or not.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard, StoreUnavailable
+        """
+        survey = self._ask(lambda admin: admin.survey())
+        snapshot = self._replica.snapshot
+        held = KafkaFacts.of(snapshot)
+        _refuse_another(held, survey.cluster_id)
+        placing = self._settings.placing(tuple(rules) or held.rules)
+        rows = adoption.plan(placing, survey, snapshot, self._mount(), remap=remap)
+        if plan_only:
+            return rows
+        _refuse_when_stopped(held)
+        commits = TopicCommits(self._writer, self._store.limits, None, principal)
+        if rules:
+            commits.put(facts.write_rules(rules))
+        return adoption.carry_out(rows, commits)
+
+    def look_up(self, physical_name: str) -> Observed:
+        """A topic as it is in Kafka now, for adopting it by path.
+
+        Raises:
+            Absent, KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
+        """
+        held = KafkaFacts.of(self._replica.snapshot)
+        _refuse_when_stopped(held)
+
+        def look(admin: KafkaAdmin) -> Observed:
+            _refuse_another(held, admin.cluster_id())
+            match admin.describe([physical_name]).get(physical_name):
+                case None:
+                    raise Absent(f"Kafka has no topic {physical_name}", physical_name=physical_name)
+                case Refused(words):
+                    raise KafkaRefused(f"topic {physical_name}: {words}")
+                case seen:
+                    configs = admin.configs([physical_name]).get(physical_name)
+                    known = {} if configs is None or isinstance(configs, Refused) else configs
+                    return adoption.observed(seen, known)
+
+        return self._ask(look)
+
+    def drift(self, path: Path) -> list[Drift]:
+        """Where Kafka differs from what is wished or recorded, at and below a path, by path.
+
+        Raises:
+            NotReady
+        """
+        term = self._term
+        survey = term.sweeper.survey if term is not None else None
+        found = walk.recorded_at(self._replica.snapshot, self._mount(), path)
+        rows = [row for one in found for row in drift_of(one, survey)]
+        return sorted(rows, key=lambda row: (row.path, row.field))
+
+    def acknowledge(self, text: str, *, principal: str = "") -> int:
+        """Go on after a stop, whose words are repeated: what they tell is accepted.
+
+        Returns:
+            The revision of the acknowledgement.
+
+        Raises:
+            InvalidArgument: these are not the words of a stop that holds now; what holds is in the
+                message.
+            LostRace, StoreUnavailable
+        """
+        snapshot = self._replica.snapshot
+        held = KafkaFacts.of(snapshot)
+        if held.stop is None or held.stop.text != text:
+            now = f"stopped says: {held.stop.text}" if held.stop else "nothing is stopped"
+            raise InvalidArgument(f"stopped: not what holds now; {now}", field="stopped")
+        guard = KeyIs(facts.STOPPED, snapshot.fact(facts.STOPPED))
+        revision = self._writer.put_facts(facts.allow(held.stop), guards=(guard,))
+        _log.warning("%s: %s acknowledged: %s", self._cluster, principal or "somebody", text)
+        term = self._term
+        if term is not None:
+            term.kafka_due = term.sweeper.due = 0.0
+        self.wake()
+        return revision
+
+    def _ask(self, question: Callable[[KafkaAdmin], _T]) -> _T:
+        with closing(self._open_admin()) as admin:
+            return question(admin)
+
+
+def _refuse_another(held: KafkaFacts, seen_id: str) -> None:
+    if held.pinned and seen_id != held.pinned:
+        raise KafkaReplaced(
+            f"another Kafka cluster answers: {seen_id}; this directory belongs to {held.pinned}",
+            pinned=held.pinned,
+            seen=seen_id,
+        )
+
+
+def _refuse_when_stopped(held: KafkaFacts) -> None:
+    if held.stop is not None:
+        raise VanishGuard(held.stop.text)

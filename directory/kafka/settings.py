@@ -1,0 +1,62 @@
+"""What the Kafka side of a directory is told, and what it tells of itself; plain values.
+
+Refuses to read files: ``directory/config.py`` does, and ``assembly.py`` translates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from directory.namespace.mapping import MappingRule, split_on
+
+__all__ = ["CREATE", "DELETE", "KafkaSettings", "KafkaStatus"]
+
+CREATE: Final = "create"
+DELETE: Final = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """One cluster's Kafka, and how far the reconciler may go."""
+
+    bootstrap: tuple[str, ...]
+    """``host:port`` of some brokers."""
+    ceiling: frozenset[str] = frozenset()
+    """What may be changed in Kafka at all; empty = observe."""
+    split_on: str = ""
+    """Adopted names are split at this; empty = they stay flat."""
+    rules: tuple[MappingRule, ...] = ()
+    """Come before ``split_on``. Rules that were adopted with (`kdir adopt --map`) come before."""
+    properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """librdkafka's, for TLS and SASL towards the brokers."""
+    sweep_seconds: float = 30.0
+    """From one metadata sweep to the next; longer where a sweep itself takes long."""
+    timeout_seconds: float = 10.0
+    """Of one request to Kafka."""
+    configs_per_sweep: int = 1_000
+    """Topics whose configs are read after one sweep, those longest unread first: reading them costs
+    a broker about half a millisecond each, every time."""
+
+    def placing(self, adopted: tuple[MappingRule, ...] = ()) -> tuple[MappingRule, ...]:
+        """The rules in force, in order; ``adopted`` are those that an operator adopted with."""
+        return (*(adopted or self.rules), *split_on(self.split_on))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaStatus:
+    """How Kafka and the reconciler are doing (the fields of ``kdir.v1.KafkaStatus``)."""
+
+    pinned_cluster_id: str = ""
+    seen_cluster_id: str = ""
+    reachable: bool = False
+    message: str = ""
+    last_sweep_seconds: float | None = None
+    ceiling: tuple[str, ...] = ()
+    stopped: str = ""
+    pending_count: int = 0
+    missing_count: int = 0
+    drift_count: int = 0
+    leader: bool = False

@@ -1,0 +1,158 @@
+"""One look at all of Kafka, and committing what follows from it for the tree.
+
+Adopts, records and stops; refuses to change anything in Kafka.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from directory.kafka import adoption, facts, walk
+from directory.kafka.admin import KafkaAdmin, Refused, Seen, Survey
+from directory.kafka.commits import TopicCommits
+from directory.kafka.compare import Recorded, compare, config_news
+from directory.kafka.facts import KafkaFacts
+from directory.kafka.provision import Settling
+from directory.kafka.settings import KafkaSettings
+from directory.namespace.mapping import plan_adoption
+from directory.namespace.snapshot import Snapshot
+from resolver.path import Path
+
+__all__ = ["Sweeper"]
+
+_log = logging.getLogger(__name__)
+
+_SHARE: Final = 20
+"""A sweep that takes a second is made every 20 s at most, whatever the setting says."""
+
+
+class Sweeper:
+    """For one leader, in its thread.
+
+    Args:
+        latest: the newest snapshot, which holds what was committed before.
+        settling: what was changed in Kafka a short while ago.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        settings: KafkaSettings,
+        latest: Callable[[], Snapshot],
+        mount: Callable[[], Path],
+        settling: Settling,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._latest = latest
+        self._mount = mount
+        self._settling = settling
+        self._clock = clock
+        self._number = 0
+        self._configs_read: dict[str, int] = {}  # name → number of the sweep
+        self.due = 0.0
+        """When the next one is due, by the clock."""
+        self.survey: Survey | None = None
+        """The last one."""
+        self.note = ""
+        """What Kafka did not let us see, in its words; empty = we see all."""
+
+    def sweep(self, admin: KafkaAdmin, commits: TopicCommits) -> Sequence[Recorded]:
+        """Look, and commit what follows.
+
+        Returns:
+            The topics that wait to be made in Kafka.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+        """
+        # In this order: what is created after the snapshot was taken is not missed in the survey.
+        snapshot, mount = self._latest(), self._mount()
+        survey = self._look(admin)
+        held = KafkaFacts.of(self._latest())
+        if held.stop is not None and not self._is_over(held, survey, commits):
+            return ()
+        comparison = compare(
+            walk.recorded(snapshot, mount), survey, pinned=held.pinned, acknowledged=held.allowed
+        )
+        if comparison.stop is not None:
+            _log.error("%s: stopped: %s", self._cluster, comparison.stop.text)
+            commits.put(facts.stop(comparison.stop))
+            return ()
+        if comparison.pin:
+            _log.info("%s: pinned to Kafka %s", self._cluster, comparison.pin)
+            commits.put(facts.pin(comparison.pin))
+        self._adopt(comparison.adopt, held, commits)
+        commits.record(comparison.news)
+        if held.allowed:
+            commits.put(facts.forget_allowed())
+        return comparison.create
+
+    def _look(self, admin: KafkaAdmin) -> Survey:
+        started = self._clock()
+        # Also when it fails: how soon it is tried again then is the caller's to say.
+        self.due = started + self._settings.sweep_seconds
+        survey = self._settling.correct(admin.survey())
+        now = self._clock()
+        self.due = now + max(self._settings.sweep_seconds, (now - started) * _SHARE)
+        self.survey = survey
+        self._number += 1
+        return survey
+
+    def _is_over(self, held: KafkaFacts, survey: Survey, commits: TopicCommits) -> bool:
+        """Whether a stop ended by itself: the pinned Kafka is back at its address."""
+        if held.stop is None or not held.stop.kafka_id or survey.cluster_id != held.pinned:
+            return False
+        _log.warning("%s: Kafka %s is back", self._cluster, survey.cluster_id)
+        commits.put(facts.stop(None))
+        return True
+
+    def _adopt(self, topics: Sequence[Seen], held: KafkaFacts, commits: TopicCommits) -> None:
+        if not topics:
+            return
+        rows = plan_adoption(
+            self._settings.placing(held.rules),
+            [adoption.observed(seen) for seen in topics],
+            self._latest(),
+            mount=self._mount(),
+        )
+        new = [(row.segments, row.observed) for row in rows if row.is_new]
+        notes = commits.adopt(new)
+        if new:
+            _log.info("%s: adopted %d topics of Kafka", self._cluster, len(new))
+        for note in notes:
+            _log.warning("%s: %s", self._cluster, note)
+
+    def read_configs(self, admin: KafkaAdmin, commits: TopicCommits) -> None:
+        """Read the configs of some topics of the last survey: those not read for longest.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+        """
+        if self.survey is None or KafkaFacts.of(self._latest()).stop is not None:
+            return
+        names = [name for name, seen in self.survey.topics.items() if not seen.internal]
+        read = self._configs_read
+        chosen = heapq.nsmallest(
+            self._settings.configs_per_sweep, names, key=lambda name: read.get(name, -1)
+        )
+        found = admin.configs(chosen)
+        self._configs_read = {name: read[name] for name in names if name in read}
+        self._configs_read |= dict.fromkeys(chosen, self._number)
+        snapshot, mount = self._latest(), self._mount()
+        news = []
+        self.note = ""
+        for name, configs in found.items():
+            if isinstance(configs, Refused):
+                self.note = f"configs of {name} cannot be read: {configs.words}"
+                continue
+            located = snapshot.locate(name)
+            if located is not None and located.relative is not None:
+                path = Path((*mount.segments, *located.relative))
+                news.append(config_news(Recorded(path, located.topic), configs))
+        commits.record([one for one in news if one is not None])
