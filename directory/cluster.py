@@ -104,7 +104,9 @@ class Cluster:
             return None
         from directory.kafka.assembly import reconciler_of
 
-        return reconciler_of(self.config, self.store, self.replica, self.writer)
+        return reconciler_of(
+            self.config, self.store, self.replica, self.writer, lambda: self.federation.mount
+        )
 
     # -- life ------------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ class AdminService(Service):
             rules_from_proto(request.rules), request.plan_only, request.remap_adopted
         )
         response = admin_pb2.AdoptTopicsResponse(
-            adoptions=[adoption_to_proto(one, cluster.mount) for one in adoptions]
+            adoptions=[adoption_to_proto(one) for one in adoptions]
         )
         if not request.plan_only:
             snapshot = cluster.replica.snapshot
