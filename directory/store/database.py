@@ -127,7 +127,7 @@ class DatabaseFile:
         self._writer: sqlite3.Connection | None = None
         self._reader: tuple[sqlite3.Connection, int] | None = None
         self._reader_lock: Final = threading.Lock()
-        self._stamp = Stamp(0, 0, 0)  # of the file that _writer is to, when it was last noted
+        self._inode = 0  # of the file that _writer is to, when it was last noted
         self._refuse_unusable()
         try:
             self._life: Final = LifeFile(path.with_name(f"{path.name}-life"), clock, sleep)
@@ -237,7 +237,7 @@ class DatabaseFile:
         with self._reader_lock:
             self._drop_reader()
         try:
-            with self.writing() as connection:
+            with self.writing(1.0) as connection:
                 # Now rather than by whichever connection closes last, so that the note is right.
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
                 self._note(head_of(connection))
@@ -258,14 +258,18 @@ class DatabaseFile:
         """
         with away_on_error(self.path):
             note = self._life.read()
-            untouched = note is not None and note.stamp == Stamp.of(self.path)
-            if not untouched or note is None or note.stamp.inode != self._stamp.inode:
+            found = Stamp.of(self.path)
+            noted = note.stamp if note is not None else None
+            untouched = noted is not None and noted.same_content(found)
+            # Once, when the store is opened: a rename or a hard link of a file in use does as much.
+            put_back = untouched and not self._inode and noted != found
+            if not untouched or found.inode != self._inode:
                 self._drop_writer()  # it may hold pages of the file as it was
             if self._writer is None:
                 self._writer = self._open_writer()
                 note = self._life.read()
             head = head_of(self._writer)
-            if note is None or not self._continues(self._writer, head, note):
+            if note is None or put_back or not self._continues(self._writer, head, note):
                 self._begin_life(self._writer, head, note)
             elif not untouched:
                 self._refuse_damaged(self._writer)
@@ -281,7 +285,7 @@ class DatabaseFile:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise Incompatible(f"{self.path}: its file system cannot hold a store ({mode})")
-            self._stamp = Stamp(inode, 0, 0)
+            self._inode = inode
             if not tables:
                 self._create(connection)
             return connection
@@ -386,17 +390,17 @@ class DatabaseFile:
         Raises:
             StoreAway: the file was taken away meanwhile, and the commit with it.
         """
-        if self.stamp().inode != self._stamp.inode:
+        if self.stamp().inode != self._inode:
             raise StoreAway(f"{self.path}: another file was put there during the commit")
         self._note(head)
 
     def _note(self, head: Head) -> None:
-        self._stamp = Stamp.of(self.path)
-        self._life.write(Note(head.incarnation, head.revision, head.commit_id, self._stamp))
+        stamp = Stamp.of(self.path)
+        self._life.write(Note(head.incarnation, head.revision, head.commit_id, stamp))
 
     def _continues(self, connection: sqlite3.Connection, head: Head, note: Note) -> bool:
         """Whether the file is the one that was noted, and holds the commit that was noted."""
-        if note.incarnation != head.incarnation or note.stamp.inode != self._stamp.inode:
+        if note.incarnation != head.incarnation or note.stamp.inode != self._inode:
             return False
         if note.revision == head.revision:
             return note.commit_id == head.commit_id

@@ -24,11 +24,21 @@ _POLL_SECONDS: Final = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A database file as the file system shows it: other values, other file or written since."""
+    """A database file as the file system shows it."""
 
     inode: int
     modified_ns: int
     size: int
+    changed_ns: int
+    """Unlike ``modified_ns`` it cannot be set back, so that ``cp -a`` shows. Renames show too."""
+
+    def same_content(self, other: Stamp) -> bool:
+        """Nobody wrote the file between the two."""
+        return (self.inode, self.modified_ns, self.size) == (
+            other.inode,
+            other.modified_ns,
+            other.size,
+        )
 
     @classmethod
     def of(cls, path: Path) -> Self:
@@ -38,7 +48,7 @@ class Stamp:
             OSError: there is none.
         """
         status = path.stat()
-        return cls(status.st_ino, status.st_mtime_ns, status.st_size)
+        return cls(status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +64,17 @@ class Note:
         at = self.stamp
         return (
             f"kdir {self.incarnation} {self.revision} {self.commit_id or '-'}"
-            f" {at.inode} {at.modified_ns} {at.size}\n"
+            f" {at.inode} {at.modified_ns} {at.size} {at.changed_ns}\n"
         )
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """None for anything that is not a whole note."""
         match text.split():
-            case ["kdir", incarnation, revision, commit_id, inode, modified_ns, size]:
+            case ["kdir", incarnation, revision, commit_id, *stamp_fields]:
                 try:
-                    stamp = Stamp(int(inode), int(modified_ns), int(size))
+                    inode, modified_ns, size, changed_ns = map(int, stamp_fields)
+                    stamp = Stamp(inode, modified_ns, size, changed_ns)
                     return cls(incarnation, int(revision), commit_id.strip("-"), stamp)
                 except ValueError:
                     return None

@@ -265,7 +265,7 @@ class Replica:
             started = self._clock()
             loading = self._store.load(LOADED_PREFIXES)
             with _collector_paused():
-                count = _Counted(loading)
+                count = _Counted(loading, self._stop)
                 after = Snapshot.load(
                     self._codec, identity.incarnation, loading.revision, count.pages()
                 )
@@ -303,12 +303,15 @@ class Replica:
 class _Counted:
     """The pages of a load, with the number of rows that went by."""
 
-    def __init__(self, loading: Loading) -> None:
-        self._loading = loading
+    def __init__(self, loading: Loading, stop: threading.Event) -> None:
+        self._loading: Final = loading
+        self._stop: Final = stop
         self.rows = 0
 
     def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
         for page in self._loading.pages():
+            if self._stop.is_set():
+                raise StoreAway("the server stops")
             self.rows += len(page)
             yield page
 

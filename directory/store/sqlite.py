@@ -63,7 +63,7 @@ def database_path(address: str) -> Path:
         raise Incompatible(
             f"store {address}: not of the form sqlite:///relative/file or sqlite:////absolute/file"
         )
-    path = Path(text).absolute()
+    path = Path(text).resolve()  # two names of one file must not have two locks
     rooted = Path(f"/{text}")
     if not path.parent.is_dir() and rooted.parent.is_dir():
         raise Incompatible(

@@ -116,7 +116,7 @@ class SqliteWatch:
     def _notice_restore(self) -> None:
         """The file changes at each checkpoint, which is seldom, and when one is put over it."""
         stamp = self._file.stamp()
-        if stamp == self._stamp:
+        if stamp.same_content(self._stamp):
             return
         with self._file.writing():
             self._stamp = self._file.stamp()

@@ -375,6 +375,25 @@ def test_stopping_ends_its_thread_and_keeps_what_it_knows(store: ScriptedStore) 
     assert names(replica.snapshot) == {"a"}
 
 
+def test_stopping_in_the_middle_of_a_load_does_not_wait_for_its_end(store: ScriptedStore) -> None:
+    for number in range(100):
+        commit(store, directory(f"d{number}", 10 + number))
+    pages = 0
+    replica = Replica(store, CODEC)
+
+    def stop_soon() -> None:
+        nonlocal pages
+        pages += 1
+        replica._stop.set()
+
+    store.between_pages = stop_soon
+    replica.start()
+    replica.stop()
+    assert pages <= 2
+    with pytest.raises(NotReady):
+        _ = replica.snapshot
+
+
 def test_stopping_while_the_store_is_away(store: ScriptedStore) -> None:
     store.away = True
     replica = Replica(store, CODEC)

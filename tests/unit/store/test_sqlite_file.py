@@ -354,6 +354,52 @@ def test_a_copied_store_is_another_life(path: Path, tmp_path: Path) -> None:
         assert store.identity.incarnation == life
 
 
+def test_S11_a_backup_of_all_files_put_back_with_their_times_is_another_life(
+    path: Path, tmp_path: Path
+) -> None:
+    with closing(SqliteStore(path, "la")) as store:
+        put(store, b"kept")
+        life = store.identity.incarnation
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    for file in path.parent.glob("store.db*"):
+        shutil.copy2(file, backup / file.name)
+    with closing(SqliteStore(path, "la")) as store:
+        assert store.identity.incarnation == life
+        lost = put(store, b"lost")
+    for file in backup.iterdir():  # in place, with its times: cp -a
+        with file.open("rb") as source, (path.parent / file.name).open("r+b") as target:
+            target.truncate()
+            shutil.copyfileobj(source, target)
+        shutil.copystat(file, path.parent / file.name)
+    with closing(SqliteStore(path, "la")) as store:
+        assert store.identity.incarnation != life
+        assert keys_of(store) == {b"kept"}
+        assert store.load().revision > lost.revision
+        life = store.identity.incarnation
+    with closing(SqliteStore(path, "la")) as store:
+        assert store.identity.incarnation == life
+
+
+def test_two_names_of_one_file_are_one_store(path: Path, tmp_path: Path) -> None:
+    alias = tmp_path / "alias.db"
+    alias.symlink_to(path)
+    with (
+        closing(open_store(f"sqlite:///{path}", "la")) as store,
+        closing(open_store(f"sqlite:///{alias}", "la")) as other,
+    ):
+        assert other.describe() == store.describe()
+        assert store.elect("publisher", "one") is not None
+        assert other.elect("publisher", "two") is None
+
+
+def test_commits_are_synced_before_they_are_acknowledged(path: Path) -> None:
+    # What a power cut leaves cannot be tested here; that sqlite is asked for it can.
+    with closing(SqliteStore(path, "la")) as store, store._file.writing() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda life: life.write_bytes(b"\xffgarbage")])
 def test_without_the_note_of_its_life_it_is_another_life(
     path: Path, spoil: Callable[[Path], None]
