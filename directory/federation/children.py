@@ -343,8 +343,11 @@ class Children:
             MountDisagrees: a child that waits believes to be mounted elsewhere.
         """
         self._refuse_loop(cluster_id)
-        for mount, row in self._federation.view().rows().items():
-            if row.row.cluster_id == cluster_id:
+        view = self._federation.view()
+        for mount, row in view.rows().items():
+            # Those of this cluster are planning's to refuse, once it has looked whether this very
+            # request was answered before.
+            if row.row.cluster_id == cluster_id and mount not in view.own:
                 raise MountLoop(
                     f"cluster {cluster_id} is mounted at {mount} already; "
                     f"it cannot be at {path} too",

@@ -42,12 +42,17 @@ class View:
     """This cluster's mounts by the child's cluster id."""
     below: Mapping[Path, TableRow]
     above: Mapping[Path, TableRow]
+    here: TableRow | None
+    """This cluster's own mount, in the parent's words; None at the root."""
     sequence: int
     """Rises with each new view."""
 
     def rows(self) -> dict[Path, TableRow]:
-        """Every mount that is known; of two words the one nearer to the owner."""
-        return {**self.above, **self.below, **self.own}
+        """Every mount that is known, this cluster's own too; of two words the one nearer to the
+        owner.
+        """
+        here = {} if self.here is None else {self.here.mount: self.here}
+        return {**self.above, **here, **self.below, **self.own}
 
     def deepest(self, path: Path) -> TableRow | None:
         """The row of the table handed down whose mount is the longest prefix of ``path``."""
@@ -156,12 +161,12 @@ class Federation:
             for row in facts.below_rows(snapshot, mount.cluster_id):
                 if path.is_prefix_of(row.mount) and row.mount != path:
                     below[row.mount] = row
+        table = {row.mount: row for row in facts.table_rows(snapshot)}
         above = {
-            row.mount: row
-            for row in facts.table_rows(snapshot)
-            if row.mount != position.mount and not position.mount.is_prefix_of(row.mount)
+            mount: row for mount, row in table.items() if not position.mount.is_prefix_of(mount)
         }
-        return View(position, own, mounts, below, above, sequence)
+        here = table.get(position.mount)
+        return View(position, own, mounts, below, above, here, sequence)
 
     def down(self, mount_path: Path, mount: Mount) -> Refer:
         """The referral to a child mounted here."""

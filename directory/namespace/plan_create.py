@@ -221,6 +221,8 @@ def create_mount(draft: Draft, command: CreateMount) -> Plan:
         changed_by=draft.context.principal,
         cluster_id=command.cluster_id,
         cluster=command.cluster,
+        # Unix seconds: a child that is mounted anew, perhaps elsewhere, sees a later epoch.
+        epoch=max(1, draft.context.now_ms // 1000),
         endpoints=command.endpoints,
     )
     draft.insert(parent.entry_id, name, mount, command.path)
@@ -318,7 +320,7 @@ def _place(draft: Draft, path: Path) -> tuple[tuple[str, ...], Node]:
     relative = inside(draft.mount, path)
     if not relative:
         raise AlreadyExists(f"{path} is the root directory of this cluster", path=path)
-    parent = enter(draft.snapshot, draft.mount, relative[:-1])
+    parent = enter(draft.snapshot, draft.mount, relative[:-1], relative[-1:])
     check_names(path, relative)
     return relative, parent
 

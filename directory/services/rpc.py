@@ -69,8 +69,7 @@ def generic_handler(
 def _unary(handler: Handler, call_seconds: float) -> Callable[[Any, grpc.ServicerContext], Any]:
     def behave(request: Any, context: grpc.ServicerContext) -> Any:
         left = context.time_remaining()
-        if left > call_seconds:
-            left = call_seconds
+        left = min(left, call_seconds)
         call = Call(time.monotonic() + left, is_active=context.is_active)
         try:
             if type(request) is Malformed:

@@ -1,0 +1,194 @@
+"""A small federation of real directory servers for tests, spoken to by bare gRPC stubs.
+
+The servers are processes of their own (``deploy.local.directory``) and end with the test.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+from kdir.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    directory_pb2,
+    directory_pb2_grpc,
+    entry_pb2,
+    federation_pb2,
+    federation_pb2_grpc,
+    resolve_pb2,
+    resolve_pb2_grpc,
+    scan_pb2_grpc,
+    watch_pb2_grpc,
+)
+
+from deploy.local.directory import DirectoryProcess
+from resolver.errors import KdirError
+from resolver.status import from_rpc_error
+
+__all__ = ["Federation", "Server", "eventually"]
+
+T = TypeVar("T")
+FAST: Mapping[str, Any] = {"limits": {"heartbeat_seconds": 0.3, "drain_seconds": 1}}
+"""A link that is cut is noticed within a second, so that tests need not wait."""
+
+
+def eventually(look: Callable[[], T], timeout_seconds: float = 20.0) -> T:
+    """What ``look`` gives once it is true; its last failure when the time is over."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        failure: Exception | None = None
+        try:
+            found = look()
+            if found:
+                return found
+        except (KdirError, grpc.RpcError, AssertionError) as error:
+            failure = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_seconds:g} s; last: {failure!r}")
+        time.sleep(0.05)
+
+
+class Server(DirectoryProcess):
+    """A directory server process, with stubs."""
+
+    def __init__(self, directory: Path, mount: str, settings: Mapping[str, Any]) -> None:
+        super().__init__(directory, mount, settings)
+        self._channel: grpc.Channel | None = None
+
+    @property
+    def channel(self) -> grpc.Channel:
+        """One channel, made when first needed; it reconnects after a restart."""
+        if self._channel is None:
+            self._channel = grpc.insecure_channel(
+                self.address,
+                options=(
+                    ("grpc.max_reconnect_backoff_ms", 200),
+                    ("grpc.initial_reconnect_backoff_ms", 100),
+                    ("grpc.min_reconnect_backoff_ms", 100),
+                ),
+            )
+        return self._channel
+
+    def ask(self, stub: Any, method: str, request: Any, timeout: float = 10.0) -> Any:
+        """One call; a failure is raised as the error that it says."""
+        try:
+            return getattr(stub(self.channel), method)(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+
+    def resolve(self, path: str, **fields: Any) -> resolve_pb2.ResolveResponse:
+        request = resolve_pb2.ResolveRequest(path=path, **fields)
+        answer: resolve_pb2.ResolveResponse = self.ask(
+            resolve_pb2_grpc.ResolveServiceStub, "Resolve", request
+        )
+        return answer
+
+    def outcome(self, path: str, **fields: Any) -> str:
+        """Which outcome it was; an error's reason."""
+        try:
+            return str(self.resolve(path, **fields).outcome.WhichOneof("kind"))
+        except KdirError as error:
+            return error.reason
+
+    def entries(self, method: str, **fields: Any) -> Any:
+        """A call of DirectoryService, such as ``entries("GetEntry", path="/la")``."""
+        request = getattr(directory_pb2, f"{method}Request")(**fields)
+        return self.ask(directory_pb2_grpc.DirectoryServiceStub, method, request)
+
+    def mkdir(self, path: str, **fields: Any) -> Any:
+        entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+        return self.entries("CreateEntry", path=path, entry=entry, make_parents=True, **fields)
+
+    def link(self, path: str, *targets: str, **fields: Any) -> Any:
+        entry = entry_pb2.Entry(link=entry_pb2.Link(targets=targets, **fields))
+        return self.entries("CreateEntry", path=path, entry=entry)
+
+    def mount_child(self, path: str, child: str, **fields: Any) -> Any:
+        entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=child))
+        return self.entries("CreateEntry", path=path, entry=entry, **fields)
+
+    def names(self, path: str, **fields: Any) -> list[str]:
+        listed = self.entries("ListEntries", path=path, **fields)
+        return [entry.path.rsplit("/", 1)[1] for entry in listed.entries]
+
+    def status(self) -> admin_pb2.GetStatusResponse:
+        answer: admin_pb2.GetStatusResponse = self.ask(
+            admin_pb2_grpc.AdminServiceStub, "GetStatus", admin_pb2.GetStatusRequest()
+        )
+        return answer
+
+    def mounts(self) -> federation_pb2.ListMountsResponse:
+        answer: federation_pb2.ListMountsResponse = self.ask(
+            federation_pb2_grpc.FederationServiceStub,
+            "ListMounts",
+            federation_pb2.ListMountsRequest(),
+        )
+        return answer
+
+    def mounted(self) -> list[str]:
+        return [row.mount for row in self.mounts().rows]
+
+    def watch_stub(self) -> watch_pb2_grpc.WatchServiceStub:
+        return watch_pb2_grpc.WatchServiceStub(self.channel)
+
+    def scan_stub(self) -> scan_pb2_grpc.ScanServiceStub:
+        return scan_pb2_grpc.ScanServiceStub(self.channel)
+
+    def kill(self) -> None:
+        super().kill()
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+
+
+class Federation:
+    """Servers by mount; each child is started with its parent's address, and mounted there."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stack = ExitStack()
+        self.servers: dict[str, Server] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def __getitem__(self, mount: str) -> Server:
+        return self.servers[mount]
+
+    def start(self, mount: str, parent: str | None = None, **settings: Any) -> Server:
+        """A server that is not mounted by anyone yet."""
+        name = mount.strip("/").replace("/", "-") or "root"
+        folder = self._directory / f"{name}-{len(self.servers)}"
+        merged = {**FAST, **settings}
+        merged["limits"] = {**FAST["limits"], **settings.get("limits", {})}
+        if parent is not None:
+            merged["parent"] = [self.servers[parent].address]
+        server = Server(folder, mount, merged)
+        self._stack.callback(server.process.kill)
+        self._stack.callback(server.close)
+        self.servers[mount] = server
+        server.start()
+        eventually(lambda: server.status().replica_state == admin_pb2.REPLICA_STATE_SERVING)
+        return server
+
+    def join(self, mount: str, parent: str, **settings: Any) -> Server:
+        """Starts a server and mounts it at its parent; returns when the link stands."""
+        server = self.start(mount, parent, **settings)
+        self.servers[parent].mount_child(mount, server.cluster_id)
+        eventually(lambda: server.status().parent.linked)
+        return server
