@@ -7,7 +7,8 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     r/<physical name>                               retired: unix ms until when, as decimal text
     x/<physical name>                               detached: adoption skips it; Kafka's topic id
     q/<principal>\0<request id>                     an answered request (deduplication, AIP-155)
-    o/<change id>                                   a change event (kdir.v1.ChangeEvent)
+    o/<change id>                                   the change events of one commit
+    o/-                                             events up to this revision are not kept
     f/parent                                        what the parent last said (kdir.v1.Welcome …)
     f/mount/<mount path>                            a row of the mount table handed down
     f/child/<cluster id>                            what a child last told

@@ -98,7 +98,10 @@ class KeyIs:
 
 @dataclass(frozen=True, slots=True)
 class NothingNewer:
-    """Holds while no key with this prefix was put after this revision. Removals do not count."""
+    """Holds while no key with this prefix was put after this revision. Removals do not count.
+
+    For a revision that the store no longer knows, or never had, it does not hold.
+    """
 
     prefix: bytes
     revision: int
