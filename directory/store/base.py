@@ -100,7 +100,8 @@ class KeyIs:
 class NothingNewer:
     """Holds while no key with this prefix was put after this revision. Removals do not count.
 
-    For a revision that the store no longer knows, or never had, it does not hold.
+    It never holds for a revision that this life of the store has not reached, and need not hold for
+    one whose history is forgotten: then plan on a newer snapshot.
     """
 
     prefix: bytes

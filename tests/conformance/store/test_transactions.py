@@ -82,6 +82,12 @@ def test_nothing_newer_sees_a_key_that_was_written_again(store: Store) -> None:
     assert isinstance(store.commit(Transaction((guard,), ())), Conflict)
 
 
+def test_nothing_newer_than_a_revision_that_never_was_does_not_hold(store: Store) -> None:
+    base = put(store, (b"d/a", b"1"))
+    guard = NothingNewer(b"d/", base.revision + 1)
+    assert isinstance(store.commit(Transaction((guard,), ())), Conflict)
+
+
 def test_nothing_newer_does_not_count_removals(store: Store) -> None:
     base = put(store, (b"d/a", b"1"))
     put(store, (b"d/b", b"1"))

@@ -167,7 +167,7 @@ class ScriptedStore:
                 row = self._data.rows.get(key)
                 return (None if row is None else row[0]) == value
             case NothingNewer(prefix, revision):
-                return not any(
+                return revision <= self._head[0] and not any(
                     key.startswith(prefix) and written > revision
                     for key, (_, written) in self._data.rows.items()
                 )

@@ -36,15 +36,8 @@ def test_sqlite_does_what_a_dictionary_does(transactions: list[Transaction]) -> 
         closing(SqliteStore(Path(folder) / "s.db", "la")) as store,
     ):
         for transaction in transactions:
-            known = naive.load().revision
-            guards = tuple(
-                NothingNewer(guard.prefix, min(guard.revision, known))
-                if isinstance(guard, NothingNewer)
-                else guard
-                for guard in transaction.guards
-            )
-            expected = naive.commit(Transaction(guards, transaction.writes))
-            done = store.commit(Transaction(guards, transaction.writes))
+            expected = naive.commit(transaction)
+            done = store.commit(transaction)
             if isinstance(expected, Committed):
                 assert isinstance(done, Committed)
                 assert done.revision == expected.revision
