@@ -96,8 +96,10 @@ def follow(snapshot: Snapshot, relative: Sequence[str]) -> Way:
     return Way(node, len(relative), None)
 
 
-def enter(snapshot: Snapshot, mount: Path, relative: Sequence[str]) -> Node:
-    """The directory there.
+def enter(
+    snapshot: Snapshot, mount: Path, relative: Sequence[str], rest: Sequence[str] = ()
+) -> Node:
+    """The directory there; ``rest`` is what is wanted below it.
 
     Raises:
         InvalidNamespace: there is none; names the nearest. Or the path runs through a link.
@@ -105,7 +107,7 @@ def enter(snapshot: Snapshot, mount: Path, relative: Sequence[str]) -> Node:
     """
     way = follow(snapshot, relative)
     if way.depth < len(relative):
-        turn_back(way, mount, relative)
+        turn_back(way, mount, relative, rest)
     return way.node
 
 
