@@ -262,7 +262,14 @@ class Writer:
         if row is None:
             return None
         value, revision = row
-        record = RequestRecord.from_bytes(value)
+        try:
+            record = RequestRecord.from_bytes(value)
+        except ValueError as error:
+            raise RequestIdReused(
+                f"request_id: {request.request_id!r} was used for a request that is kept in a form "
+                "this server cannot read; a new request needs a new id",
+                request_id=request.request_id,
+            ) from error
         if record.fingerprint != fingerprint_of(request.command):
             raise RequestIdReused(
                 f"request_id: {request.request_id!r} was used for another request; a new request "

@@ -26,6 +26,8 @@ __all__ = ["SCHEMA_VERSION", "DatabaseFile", "Head", "away_on_error", "head_of"]
 SCHEMA_VERSION: Final = 1
 BUSY_SECONDS: Final = 5.0
 _APPLICATION_ID: Final = 0x6B646972  # "kdir", as `file` shows it
+_WRITER_CACHE_KIB: Final = 16_384
+_LOG_BYTES: Final = 64 * 1024 * 1024
 _BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
 _LIFE_STEP: Final = 1_000_000
 """A new incarnation's revisions begin so far above all that were seen of the old one that a guard
@@ -142,7 +144,7 @@ class DatabaseFile:
 
     # -- connections -------------------------------------------------------------------------
 
-    def connect(self) -> tuple[sqlite3.Connection, int]:
+    def connect(self, cache_kib: int = 2_048) -> tuple[sqlite3.Connection, int]:
         """A new connection, and the inode of the file it is to.
 
         Raises:
@@ -154,7 +156,7 @@ class DatabaseFile:
                 connection = self._connect("rw")
                 try:
                     connection.execute("PRAGMA synchronous = FULL")
-                    connection.execute("PRAGMA cache_size = -16384")  # KiB
+                    connection.execute(f"PRAGMA cache_size = -{cache_kib}")
                     if self.path.stat().st_ino == inode:
                         return connection, inode
                 except BaseException:
@@ -277,8 +279,10 @@ class DatabaseFile:
             return self._writer
 
     def _open_writer(self) -> sqlite3.Connection:
-        connection, inode = self.connect()
+        connection, inode = self.connect(_WRITER_CACHE_KIB)
         try:
+            # A long read while much is written makes the log long; it need not stay so.
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if tables:
                 self._refuse_foreign(connection)

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 
 from directory.store.addresses import open_store
 from directory.store.base import Committed, KeyIs, Put, Store, Transaction
@@ -48,7 +49,7 @@ def lead(store: Store, role: str, name: str) -> None:
     time.sleep(60)
 
 
-TASKS = {"write": write, "race": race, "lead": lead}
+TASKS: dict[str, Callable[..., None]] = {"write": write, "race": race, "lead": lead}
 
 if __name__ == "__main__":
     task, address, *arguments = sys.argv[1:]

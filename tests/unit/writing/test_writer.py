@@ -388,6 +388,16 @@ def test_facts_may_be_put_by_a_subscriber_of_the_replica(bench: Bench) -> None:
     eventually(lambda: bench.replica.snapshot.fact(kafka_key("pin")) == b"1")
 
 
+def test_a_request_that_cannot_be_read_is_not_taken_for_a_new_one(
+    store: ScriptedStore, bench: Bench
+) -> None:
+    bench.create("/la/t", request_id="r")
+    (row,) = store.read(REQUEST)
+    store.commit(Transaction((), (Put(row.key, b"\xff"),)))
+    with pytest.raises(RequestIdReused, match="cannot read"):
+        bench.create("/la/t", request_id="r")
+
+
 def test_a_request_that_was_kept_by_a_newer_version_is_still_known(
     store: ScriptedStore, bench: Bench
 ) -> None:
