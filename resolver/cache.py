@@ -50,6 +50,8 @@ class Kept:
     message: str = ""
     metadata: Mapping[str, str] | None = None
     followed: Followed | None = None
+    original: TopicLocation | None = None
+    """Where ``location`` is marked stale: the answer as it was given."""
 
     def is_fresh(self, now: float) -> bool:
         """Whether it may be given out as it is."""
@@ -57,10 +59,11 @@ class Kept:
 
     def as_stale(self, now: float) -> TopicLocation | None:
         """The answer marked stale, with its age; None for an absence."""
-        if self.location is None:
+        given = self.original or self.location
+        if given is None:
             return None
-        age = max(0.0, now - self.asked_at) + self.location.age_seconds
-        return replace(self.location, stale=True, age_seconds=age)
+        age = max(0.0, now - self.asked_at) + given.age_seconds
+        return replace(given, stale=True, age_seconds=age)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class Cache:
         self._max_entries = max_entries
         self._max_referrals = max(64, max_entries // 10)
         self._lock = threading.Lock()
+        self._aliases: dict[str, set[Hashable]] = {}
+        """Keys of answers by a canonical path that is not itself the key: changes name that."""
         self._referrals: dict[tuple[str, ...], KeptReferral] = {}
         self._own_mounts: dict[Path, None] = {}
 
@@ -101,16 +106,41 @@ class Cache:
 
     def keep(self, key: Hashable, kept: Kept) -> None:
         """Remember an answer in the place of what was known."""
+        canonical = str(kept.canonical)
         with self._lock:
-            self.answers.pop(key, None)  # to the young end
+            self._remove(key)  # to the young end
             while len(self.answers) >= self._max_entries:
-                del self.answers[next(iter(self.answers))]
+                self._remove(next(iter(self.answers)))
             self.answers[key] = kept
+            if key != canonical:
+                self._aliases.setdefault(canonical, set()).add(key)
+
+    def keep_stale(self, key: Hashable, old: Kept, now: float, seconds: float) -> Kept:
+        """Give out the last good answer, marked stale, for some seconds without asking anew."""
+        stale = replace(old, location=old.as_stale(now), until=now + seconds, followed=None)
+        with self._lock:
+            # What is kept remains the answer as it was: its age counts from then, also next time.
+            self.answers[key] = replace(stale, original=old.original or old.location)
+        return stale
+
+    def renew_lock(self) -> None:
+        """After a fork: the parent's threads that held it are not here."""
+        self._lock = threading.Lock()
 
     def forget(self, key: Hashable) -> None:
         """This answer no longer holds."""
         with self._lock:
-            self.answers.pop(key, None)
+            self._remove(key)
+
+    def _remove(self, key: Hashable) -> None:
+        kept = self.answers.pop(key, None)
+        if kept is None:
+            return
+        keys = self._aliases.get(str(kept.canonical))
+        if keys is not None:
+            keys.discard(key)
+            if not keys:
+                del self._aliases[str(kept.canonical)]
 
     def drop(self, below: Path) -> int:
         """Forget all answers at or below a path, by the path that was asked or the canonical one;
@@ -124,16 +154,20 @@ class Cache:
         """Forget all answers of a cluster; how many there were."""
         return self._drop_where(lambda kept: kept.cluster_id == cluster_id)
 
-    def drop_at(self, path: Path) -> int:
-        """Forget the answers at this very path, under whichever name; how many there were."""
-        return self._drop_where(lambda kept: path in (kept.path, kept.canonical))
+    def drop_at(self, canonical: str) -> None:
+        """Forget the answers whose canonical path this is, however they were asked for."""
+        with self._lock:
+            self._remove(canonical)
+            for key in tuple(self._aliases.get(canonical, ())):
+                self._remove(key)
 
     def _drop_where(self, condition: Callable[[Kept], bool]) -> int:
-        # The hot path wants a plain dict; changes are rare, so that a look at all is fair.
+        # The hot path wants a plain dict; what touches more than one path is rare, so that a look
+        # at all answers is fair.
         with self._lock:
             keys = [key for key, kept in self.answers.items() if condition(kept)]
             for key in keys:
-                del self.answers[key]
+                self._remove(key)
             return len(keys)
 
     # -- referrals -------------------------------------------------------------------------
@@ -207,5 +241,6 @@ class Cache:
         """Forget everything."""
         with self._lock:
             self.answers.clear()
+            self._aliases.clear()
             self._referrals.clear()
             self._own_mounts.clear()

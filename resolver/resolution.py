@@ -85,6 +85,10 @@ class Rules:
     split_unions: bool = False
     """End with ``Split`` at a union link instead of asking its targets in order."""
 
+    def without_hints(self) -> Rules:
+        """The same, from the top."""
+        return replace(self, hint=lambda _: None)
+
 
 class Resolution:
     """One resolve. Not thread-safe: one driver drives it."""

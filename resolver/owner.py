@@ -1,0 +1,238 @@
+"""Calls to the owner of a path: who that is, asking its servers in turn, once more after a move.
+
+Refuses to guess: a call goes only to servers that a walk proved to own the path. Writes carry a
+request id (AIP-155), so that asking another server after a lost answer has one effect, not two.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from resolver import errors
+from resolver.cache import Cache
+from resolver.endpoints import Health
+from resolver.errors import KdirError
+from resolver.lookups import Lookups, Wanted
+from resolver.outcome import Answer, Failed, Found, NotThere, Sender
+from resolver.path import Path
+from resolver.resolution import Rules
+from resolver.transport import Method, Transport, method
+
+__all__ = ["Owner", "Owners"]
+
+_NOT_FOLLOWED: Final = frozenset({"CreateEntry", "DeleteEntry", "MoveEntry"})
+"""Calls about the entry at the path itself, also where that is a link or a mount."""
+_MOVED: Final = (errors.NotAuthoritative, errors.Unmounted, errors.Lame, errors.Unimplemented)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who owns a path."""
+
+    path: Path
+    """Canonical: behind the links. Where nothing stands there, where it would."""
+    exists: bool
+    cluster: str
+    cluster_id: str
+    mount: Path
+    endpoints: tuple[str, ...]
+    """Its servers, the one that answered first."""
+    kind: str
+    """``topic``, ``directory``, ``link`` or ``mount``; empty where nothing stands there."""
+
+
+class _Call:
+    """One call of a user's: its request is filled in anew for each try."""
+
+    __slots__ = ("at_parent", "new_path", "path", "request", "rpc", "token", "wanted")
+
+    def __init__(
+        self, path: Path, rpc: Method, request: Any, wanted: Wanted, *, at_parent: bool
+    ) -> None:
+        self.path = path
+        self.rpc = rpc
+        self.request = request
+        self.wanted = wanted
+        self.at_parent = at_parent
+        self.token: str = getattr(request, "token", "")
+        moves = _has(request, "new_path")
+        self.new_path = Path.parse(request.new_path) if moves else None
+
+
+class Owners:
+    """Finds owners and calls them. Thread-safe."""
+
+    def __init__(
+        self,
+        lookups: Lookups,
+        cache: Cache,
+        transport: Transport,
+        health: Health,
+        rules: Callable[[Wanted], Rules],
+        clock: Callable[[], float],
+    ) -> None:
+        self._lookups = lookups
+        self._cache = cache
+        self._transport = transport
+        self._health = health
+        self._rules = rules
+        self._clock = clock
+
+    def owner_of(
+        self, path: Path, wanted: Wanted, deadline: float, *, fresh: bool = False
+    ) -> Owner:
+        """Who owns the path, by a walk; ``fresh``: not by what was known before.
+
+        Raises:
+            KdirError: nobody who owns it could be asked.
+        """
+        rules = self._rules(wanted)
+        if fresh:
+            rules = rules.without_hints()
+        since = self._clock()
+        walk = self._lookups.walk(path, rules, wanted, "", deadline)
+        self._lookups.learn(walk, since)
+        match end := walk.next():
+            case Found(answer=answer, sender=sender, endpoints=endpoints):
+                return _owner(answer.path, sender, endpoints, _kind(answer))
+            case NotThere(path=canonical, sender=sender, endpoints=endpoints):
+                return _owner(canonical, sender, endpoints, "")
+            case Failed(error=error):
+                raise error
+            case _:
+                raise AssertionError(f"a walk to {path} did not end: {end}")
+
+    def call(
+        self,
+        path: Path,
+        name: str,
+        request: Message,
+        deadline: float,
+        *,
+        no_follow: bool | None = None,
+        at_parent: bool = False,
+    ) -> Any:
+        """Call the owner of ``path``; see ``Resolver.call``."""
+        rpc = method(name)
+        copy = _copy(rpc, request)
+        writes = _has(copy, "request_id")
+        if writes and not copy.request_id:
+            copy.request_id = uuid.uuid4().hex
+        if no_follow is None:
+            no_follow = name.partition(".")[2] in _NOT_FOLLOWED
+        wanted = Wanted(prefer=getattr(copy, "kind", 0), no_follow=no_follow, for_writes=writes)
+        call = _Call(path, rpc, copy, wanted, at_parent=at_parent)
+        try:
+            answer = self._once(call, deadline, fresh=False)
+        except _MOVED as error:
+            # Its mount may have moved since it was looked up, or the cache was wrong. A walk that
+            # itself ended lame has restarted once already.
+            if isinstance(error, errors.Lame) and error.attempts:
+                raise
+            answer = self._once(call, deadline, fresh=True)
+        if writes:
+            self._wrote(call, answer)
+        return answer
+
+    def _once(self, call: _Call, deadline: float, *, fresh: bool) -> Any:
+        """Find the owner and ask it, with what it is to know filled in."""
+        request = call.request
+        if call.at_parent and not call.path.is_root:
+            above = Wanted(for_writes=call.wanted.for_writes)
+            owner = self.owner_of(call.path.parent, above, deadline, fresh=fresh)
+            canonical = owner.path.child(call.path.name)
+        else:
+            owner = self.owner_of(call.path, call.wanted, deadline, fresh=fresh)
+            canonical = owner.path
+        if _has(request, "path"):
+            request.path = str(canonical)
+        if call.new_path is not None:
+            above = Wanted(for_writes=True)
+            target = self.owner_of(call.new_path.parent, above, deadline, fresh=fresh)
+            request.new_path = str(target.path.child(call.new_path.name))
+        if _has(request, "token"):
+            request.token = self._lookups.session.with_token(call.token)
+        return self.ask(owner.endpoints, call.rpc, request, deadline)
+
+    def _wrote(self, call: _Call, answer: Any) -> None:
+        """Read what was written from now on, and forget what it changed."""
+        self._lookups.session.wrote(getattr(answer, "token", ""))
+        self._cache.drop(call.path)
+        for field in ("path", "new_path"):
+            if _has(call.request, field):
+                self._cache.drop(Path.parse(getattr(call.request, field)))
+
+    def ask(self, endpoints: Sequence[str], rpc: Method, request: Message, deadline: float) -> Any:
+        """The first answer of servers that are all alike, within the deadline.
+
+        Raises:
+            KdirError: what the first server said that could say something, or Unreachable.
+        """
+        order = [endpoint for endpoint in endpoints if not self._health.is_bad(endpoint)]
+        order += [endpoint for endpoint in endpoints if endpoint not in order]
+        attempts: list[str] = []
+        last: KdirError | None = None
+        for position, endpoint in enumerate(order):
+            left = deadline - self._clock()
+            if left <= 0:
+                break
+            try:
+                share = min(len(order) - position, 4)
+                answer = self._transport.call(endpoint, rpc, request, left / share)
+            except KdirError as error:
+                attempts.append(f"{endpoint}: {error}")
+                if not _another_may_say(error):
+                    error.attempts = (*attempts, *error.attempts)
+                    raise
+                self._health.failed(endpoint)
+                last = _heavier(last, error)
+            else:
+                self._health.good(endpoint)
+                return answer
+        if last is None:
+            raise errors.DeadlineExceeded(f"{rpc.name}: the time was over before it was asked")
+        last.attempts = tuple(attempts)
+        raise last
+
+
+def _owner(path: Path, sender: Sender, endpoints: tuple[str, ...], kind: str) -> Owner:
+    return Owner(path, bool(kind), sender.cluster, sender.cluster_id, sender.mount, endpoints, kind)
+
+
+def _kind(answer: Answer) -> str:
+    resolution: Any = answer.payload
+    return resolution.entry.WhichOneof("kind") or ""
+
+
+def _has(request: Message, field: str) -> bool:
+    return field in request.DESCRIPTOR.fields_by_name
+
+
+def _copy(rpc: Method, request: Message) -> Any:
+    if not isinstance(request, rpc.request):
+        raise TypeError(f"{rpc.name} takes a {rpc.request.__name__}, not {type(request).__name__}")
+    copy = rpc.request()
+    copy.CopyFrom(request)
+    return copy
+
+
+def _another_may_say(error: KdirError) -> bool:
+    match error:
+        case errors.KafkaUnavailable() | errors.Lame():
+            return False
+        case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
+            return True
+        case _:
+            return False
+
+
+def _heavier(known: KdirError | None, error: KdirError) -> KdirError:
+    """Of several failures the one that says most: a server that spoke, before silence."""
+    if known is None or isinstance(error, errors.NotReady | errors.StoreUnavailable):
+        return error
+    return known
