@@ -1,68 +1,40 @@
-"""One sqlite file of one cluster: connections to it, whose it is, and which life of it this is.
+"""One sqlite file of one cluster: connections to it, and who may write it when.
 
-Refuses to know keys, guards and watches (``sqlite.py``). The database file is never opened except
-through sqlite: POSIX drops all locks of a process on a file when the process closes any descriptor
-of it.
+Refuses to know tables (``schema.py``), keys and guards (``sqlite.py``). The database file is never
+opened except through sqlite: POSIX drops all locks of a process on a file when the process closes
+any descriptor of it.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from directory.store.base import Identity, Incompatible, StoreAway
 from directory.store.life import LifeFile, Note, Stamp
-
-__all__ = ["SCHEMA_VERSION", "DatabaseFile", "Head", "away_on_error", "head_of"]
-
-SCHEMA_VERSION: Final = 1
-BUSY_SECONDS: Final = 5.0
-_APPLICATION_ID: Final = 0x6B646972  # "kdir", as `file` shows it
-_WRITER_CACHE_KIB: Final = 16_384
-_LOG_BYTES: Final = 64 * 1024 * 1024
-_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
-_LIFE_STEP: Final = 1_000_000
-"""A new incarnation's revisions begin so far above all that were seen of the old one that a guard
-made from an old snapshot is never mistaken for a current one."""
-
-_SCHEMA: Final = (
-    """CREATE TABLE meta (
-         name TEXT PRIMARY KEY,
-         value TEXT NOT NULL
-       ) WITHOUT ROWID""",
-    """CREATE TABLE kv (
-         key BLOB PRIMARY KEY,
-         value BLOB NOT NULL,
-         revision INTEGER NOT NULL  -- of its last change
-       ) WITHOUT ROWID""",
-    """CREATE TABLE commits (  -- the oldest is where a watch can still resume: its log is gone
-         revision INTEGER PRIMARY KEY,
-         commit_id TEXT NOT NULL,
-         writes_total INTEGER NOT NULL  -- of all commits up to this one
-       )""",
-    """CREATE TABLE log (
-         revision INTEGER,
-         position INTEGER,
-         key BLOB NOT NULL,
-         value BLOB,  -- NULL: the key was removed
-         PRIMARY KEY (revision, position)
-       ) WITHOUT ROWID""",
-    "INSERT INTO commits VALUES (0, '', 0)",
-    f"PRAGMA application_id = {_APPLICATION_ID}",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
+from directory.store.schema import (
+    Head,
+    begin_life,
+    create,
+    damage_of,
+    head_of,
+    holds_commit,
+    identity_of,
+    is_empty,
+    refuse_foreign,
 )
 
+__all__ = ["BUSY_SECONDS", "DatabaseFile", "away_on_error"]
 
-def _random(length: int) -> str:
-    return "".join(secrets.choice(_BASE32) for _ in range(length))
+BUSY_SECONDS: Final = 5.0
+_WRITER_CACHE_KIB: Final = 16_384
+_LOG_BYTES: Final = 64 * 1024 * 1024
 
 
 @contextmanager
@@ -81,26 +53,6 @@ def _damaged(path: Path, found: str) -> str:
         f"{path}: damaged ({found}); if a backup was put there, stop every server of this store,"
         f" put it there again and remove {path.name}-wal and {path.name}-shm"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The newest commit of a database, and the life it belongs to."""
-
-    revision: int
-    commit_id: str
-    writes_total: int
-    incarnation: str
-
-
-def head_of(connection: sqlite3.Connection) -> Head:
-    """The newest commit, as this connection's transaction sees it."""
-    row = connection.execute(
-        "SELECT revision, commit_id, writes_total,"
-        " (SELECT value FROM meta WHERE name = 'incarnation')"
-        " FROM commits ORDER BY revision DESC LIMIT 1"
-    ).fetchone()
-    return Head(*row)
 
 
 class DatabaseFile:
@@ -271,8 +223,9 @@ class DatabaseFile:
                 self._writer = self._open_writer()
                 note = self._life.read()
             head = head_of(self._writer)
-            if note is None or put_back or not self._continues(self._writer, head, note):
-                self._begin_life(self._writer, head, note)
+            if note is None or put_back or not self._continues(self._writer, note, head):
+                self._refuse_damaged(self._writer)
+                self._note(begin_life(self._writer, note.revision if note is not None else 0))
             elif not untouched:
                 self._refuse_damaged(self._writer)
                 self._note(head)
@@ -283,15 +236,14 @@ class DatabaseFile:
         try:
             # A long read while much is written makes the log long; it need not stay so.
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
-            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if tables:
-                self._refuse_foreign(connection)
+            self._refuse_foreign(connection)
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise Incompatible(f"{self.path}: its file system cannot hold a store ({mode})")
             self._inode = inode
-            if not tables:
-                self._create(connection)
+            if is_empty(connection):
+                create(connection, self._cluster, self._cluster_id)
+                self._note(head_of(connection))
             return connection
         except BaseException:
             connection.close()
@@ -306,15 +258,7 @@ class DatabaseFile:
             StoreAway, Incompatible
         """
         with self.writing() as connection, away_on_error(self.path):
-            meta = dict(connection.execute("SELECT name, value FROM meta"))
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-        self.identity = Identity(
-            store_id=meta["store_id"],
-            cluster_id=meta["cluster_id"],
-            cluster=meta["cluster"],
-            incarnation=meta["incarnation"],
-            schema_version=version,
-        )
+            self.identity = identity_of(connection)
         return self.identity
 
     def _refuse_unusable(self) -> None:
@@ -328,9 +272,7 @@ class DatabaseFile:
             if not self.path.exists() or self.path.stat().st_size == 0:
                 return
             with closing(self._connect("ro")) as connection:
-                (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-                if tables:
-                    self._refuse_foreign(connection)
+                self._refuse_foreign(connection)
         except sqlite3.OperationalError as error:
             raise Incompatible(f"{self.path}: cannot be read ({error})") from error
         except sqlite3.DatabaseError as error:
@@ -341,26 +283,12 @@ class DatabaseFile:
             raise Incompatible(f"{self.path}: cannot be read ({error.strerror})") from error
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if application != _APPLICATION_ID:
-            raise Incompatible(f"{self.path}: is a sqlite database, but not one that kdir made")
-        if version > SCHEMA_VERSION:
-            raise Incompatible(
-                f"{self.path}: has schema version {version}, made by a newer kdir; this one knows"
-                f" up to {SCHEMA_VERSION}"
-            )
-        meta = dict(connection.execute("SELECT name, value FROM meta"))
-        if meta["cluster"] != self._cluster:
-            raise Incompatible(
-                f"{self.path}: is the store of cluster {meta['cluster']} ({meta['cluster_id']}),"
-                f" not of {self._cluster}"
-            )
-        if self._cluster_id is not None and meta["cluster_id"] != self._cluster_id:
-            raise Incompatible(
-                f"{self.path}: is the store of cluster id {meta['cluster_id']},"
-                f" not of {self._cluster_id}"
-            )
+        if is_empty(connection):
+            return
+        try:
+            refuse_foreign(connection, self._cluster, self._cluster_id)
+        except Incompatible as reason:
+            raise Incompatible(f"{self.path}: {reason}") from None
 
     def _create_privately(self) -> None:
         """So that only the owner can read it, and what sqlite puts beside it. Closed again before
@@ -371,20 +299,6 @@ class DatabaseFile:
         except FileExistsError:
             if not os.access(self.path, os.R_OK | os.W_OK):
                 raise PermissionError(13, "Permission denied") from None
-
-    def _create(self, connection: sqlite3.Connection) -> None:
-        meta = {
-            "store_id": _random(16),
-            "cluster_id": self._cluster_id or f"kc-{_random(10)}",
-            "cluster": self._cluster,
-            "incarnation": _random(16),
-        }
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in _SCHEMA:
-            connection.execute(statement)
-        connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-        connection.execute("COMMIT")
-        self._note(head_of(connection))
 
     # -- its life ----------------------------------------------------------------------------
 
@@ -402,50 +316,15 @@ class DatabaseFile:
         stamp = Stamp.of(self.path)
         self._life.write(Note(head.incarnation, head.revision, head.commit_id, stamp))
 
-    def _continues(self, connection: sqlite3.Connection, head: Head, note: Note) -> bool:
+    def _continues(self, connection: sqlite3.Connection, note: Note, head: Head) -> bool:
         """Whether the file is the one that was noted, and holds the commit that was noted."""
-        if note.incarnation != head.incarnation or note.stamp.inode != self._inode:
-            return False
-        if note.revision == head.revision:
-            return note.commit_id == head.commit_id
-        known = connection.execute(
-            "SELECT commit_id FROM commits WHERE revision = ?", (note.revision,)
-        ).fetchone()
-        (oldest,) = connection.execute("SELECT min(revision) FROM commits").fetchone()
-        return note.revision < oldest if known is None else bool(known[0] == note.commit_id)
-
-    def _begin_life(self, connection: sqlite3.Connection, head: Head, note: Note | None) -> None:
-        """A new incarnation, at a revision of its own before which no watch can resume."""
-        self._refuse_damaged(connection)
-        seen = max(head.revision, note.revision if note else 0)
-        life = Head(seen + _LIFE_STEP, _random(16), head.writes_total, _random(16))
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute(
-            "UPDATE meta SET value = ? WHERE name = 'incarnation'", (life.incarnation,)
+        return (
+            note.incarnation == head.incarnation
+            and note.stamp.inode == self._inode
+            and holds_commit(connection, note.revision, note.commit_id)
         )
-        connection.execute("DELETE FROM log")
-        connection.execute("DELETE FROM commits")
-        connection.execute(
-            "INSERT INTO commits VALUES (?, ?, ?)",
-            (life.revision, life.commit_id, life.writes_total),
-        )
-        connection.execute("COMMIT")
-        self._note(life)
 
     def _refuse_damaged(self, connection: sqlite3.Connection) -> None:
-        """A backup put in place beside the write-ahead log of what was there gives a mixture, which
-        sqlite cannot know. It shows in its structure, or in a log that the rows do not follow.
-        """
-        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if found == "ok":
-            (strays,) = connection.execute(
-                """SELECT count(*) FROM (
-                     SELECT key, value, max(revision) AS revision FROM log GROUP BY key
-                   ) AS newest LEFT JOIN kv USING (key)
-                   WHERE kv.value IS NOT newest.value
-                   OR (kv.revision IS NOT newest.revision AND newest.value IS NOT NULL)"""
-            ).fetchone()
-            if not strays:
-                return
-            found = f"{strays} keys are not as its log says"
-        raise StoreAway(_damaged(self.path, found))
+        found = damage_of(connection)
+        if found:
+            raise StoreAway(_damaged(self.path, found))

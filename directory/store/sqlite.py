@@ -33,7 +33,8 @@ from directory.store.base import (
     Transaction,
     Write,
 )
-from directory.store.database import DatabaseFile, Head, away_on_error, head_of
+from directory.store.database import DatabaseFile, away_on_error
+from directory.store.schema import Head, head_of
 from directory.store.sqlite_watch import News, SqliteWatch
 
 __all__ = ["HISTORY_WRITES", "LIMITS", "SqliteStore", "database_path"]

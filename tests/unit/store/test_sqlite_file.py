@@ -23,7 +23,7 @@ from directory.store.base import (
     StoreAway,
     Transaction,
 )
-from directory.store.database import SCHEMA_VERSION
+from directory.store.schema import SCHEMA_VERSION
 from directory.store.sqlite import SqliteStore, database_path
 
 
