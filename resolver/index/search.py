@@ -127,13 +127,14 @@ class Snapshot:
     ) -> None:
         """Make the view ``topics``."""
         import pyarrow as pa
+        import pyarrow.compute
 
         wanted = [one.state.cluster_id for one in clusters]
         folder = self.index.folder
         if folder is None:
             # Elsewhere than on a disk deltalake reads the files; slower, and the same rows.
-            dataset = self.table.to_pyarrow_dataset(partitions=[("cluster_id", "in", wanted)])
-            database.register("topics", dataset)
+            chosen = pa.compute.field("cluster_id").isin(wanted)
+            database.register("topics", self.table.to_pyarrow_dataset().filter(chosen))
             return
         named = [(str(folder / file.path), one) for one in clusters for file in one.files]
         files = pa.table(

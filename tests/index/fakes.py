@@ -35,6 +35,13 @@ def topic(path: str, *, owner: str = "", **facts: object) -> tuple[entry_pb2.Ent
     return entry, owner
 
 
+def page(*topics: tuple[entry_pb2.Entry, str]) -> scan_pb2.ScanTopicsResponse:
+    """A page of a scan that holds these."""
+    return scan_pb2.ScanTopicsResponse(
+        entries=[entry for entry, _ in topics], owners=[owner for _, owner in topics]
+    )
+
+
 @dataclass
 class FakeCluster:
     """One cluster's directory: change its fields as you like, then ``touch`` it."""
@@ -182,7 +189,7 @@ class FakeCluster:
 
 
 def _service(name: str, **methods: tuple[Callable[..., Any], Any]) -> grpc.GenericRpcHandler:
-    handlers = {
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         method: grpc.unary_unary_rpc_method_handler(
             answer,
             request_deserializer=getattr(module, f"{method}Request").FromString,
