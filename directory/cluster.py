@@ -21,12 +21,14 @@ from directory.federation.children import Children
 from directory.federation.federation import Federation, Member
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.history import History
+from directory.namespace.command import ReapDeleted
 from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store
-from directory.store.base import Store
+from directory.store.base import Store, StoreAway
+from directory.store.maintenance import Keeping, Maintenance
 from directory.store.replica import Replica, ReplicaState
 from directory.writer import Writer
-from resolver.errors import Unmounted
+from resolver.errors import KdirError, Unmounted
 from resolver.path import Path
 from resolver.token import Token
 
@@ -66,7 +68,7 @@ class Cluster:
         self.cluster_id = store.identity.cluster_id
         codec = ProtoCodec()
         self.replica = Replica(store, codec)
-        self.history = History(self.replica, store)
+        self.history = History(self.replica, store, queue_events=config.limits.watch_queue)
         self.federation = Federation(self.replica, config.mount, config.parent)
         self.writer = Writer(store, self.replica, codec, lambda: self.federation.mount)
         member = Member(
@@ -84,7 +86,11 @@ class Cluster:
             else None
         )
         self.reconciler = self._reconciler()
+        self._maintenance = Maintenance(
+            store, self.history.index, Keeping(events=config.limits.kept_changes)
+        )
         self._signature: _Signature | None = None
+        self.draining = False
         self._stop = threading.Event()
 
     @classmethod
@@ -119,10 +125,16 @@ class Cluster:
             self.reconciler.start()
         threading.Thread(target=self._maintain, name="maintenance", daemon=True).start()
 
+    def drain(self) -> None:
+        """Ends the streams, so that their callers go on at another server, and takes no new ones."""
+        self.draining = True
+        self.children.stop()
+        self.history.close()
+
     def stop(self) -> None:
         """Ends what ``start`` began; the store is closed."""
         self._stop.set()
-        self.children.stop()
+        self.drain()
         if self.parent_link is not None:
             self.parent_link.stop()
         if self.reconciler is not None:
@@ -136,6 +148,14 @@ class Cluster:
 
     def _maintain_once(self) -> None:
         """Trims what is kept for a while only, and finishes removals where no reconciler does."""
+        try:
+            self._maintenance.step()
+            if self.reconciler is None and self.replica.state is ReplicaState.SERVING:
+                while self.writer.execute(ReapDeleted(limit=_REAPED_AT_ONCE)).plan.writes:
+                    if self._stop.is_set():
+                        return
+        except (KdirError, StoreAway) as error:
+            _log.info("maintenance goes on later: %s", error)
 
     # -- what answers say ------------------------------------------------------------------------
 
@@ -224,3 +244,4 @@ class Cluster:
 
 
 _MAINTENANCE_SECONDS = 5.0
+_REAPED_AT_ONCE = 200

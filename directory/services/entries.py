@@ -59,8 +59,8 @@ class DirectoryService(Service):
             "MoveEntry": self.move_entry,
         }
 
-    def _owner(self, path: Path) -> Cluster:
-        cluster = self._hosting.pick(path)
+    def _owner(self, path: Path, *, holder: bool = False) -> Cluster:
+        cluster = self._hosting.pick_holder(path) if holder else self._hosting.pick(path)
         cluster.check_mounted()
         if not cluster.mount.is_prefix_of(path):
             raise NotAuthoritative(
@@ -78,7 +78,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.GetEntryResponse:
         """One entry itself; links and mounts are shown, not followed."""
         path = Path.parse(request.path)
-        cluster = self._owner(path)
+        cluster = self._owner(path, holder=request.kind == entry_pb2.ENTRY_KIND_MOUNT)
         snapshot = self._hosting.read(cluster, request.token, call)
         kind = kind_of(request.kind)
         outcome = resolve_pb2.Outcome()
@@ -126,7 +126,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.CreateEntryResponse:
         """Makes a directory, topic, link or mount."""
         path = Path.parse(request.path)
-        cluster = self._owner(path)
+        cluster = self._owner(path, holder=True)
         command = create_command(request, path)
         match command:
             case CreateMount():
@@ -214,7 +214,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.UpdateEntryResponse:
         """Changes the fields that the mask names."""
         path = Path.parse(request.path)
-        cluster = self._owner(path)
+        cluster = self._owner(path, holder=request.kind == entry_pb2.ENTRY_KIND_MOUNT)
         command = update_command(request, path, kind=kind_of(request.kind))
         written = self._write(cluster, command, request, call)
         response = directory_pb2.UpdateEntryResponse(token=_token(cluster, written))
@@ -228,7 +228,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.DeleteEntryResponse:
         """Removes an entry, or with ``recursive`` all below it too."""
         path = Path.parse(request.path)
-        cluster = self._owner(path)
+        cluster = self._owner(path, holder=True)
         command = DeleteEntry(
             path=path,
             kind=kind_of(request.kind),
@@ -252,7 +252,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.MoveEntryResponse:
         """Moves an entry within the mount."""
         path = Path.parse(request.path)
-        cluster = self._owner(path)
+        cluster = self._owner(path, holder=True)
         command = MoveEntry(
             path=path,
             new_path=Path.parse(request.new_path),

@@ -34,6 +34,15 @@ class Hosting:
         owners = [one for one in self.clusters if one.mount.is_prefix_of(path)]
         return max(owners, key=lambda one: len(one.mount), default=self.clusters[0])
 
+    def pick_holder(self, path: Path) -> Cluster:
+        """The cluster whose tree holds the entry at a path, as its parent directory does: for a
+        mount that is the one above, also where this process hosts the child too.
+        """
+        holders = [
+            one for one in self.clusters if one.mount.is_prefix_of(path) and one.mount != path
+        ]
+        return max(holders, key=lambda one: len(one.mount), default=self.pick(path))
+
     def named(self, cluster: str) -> Cluster:
         """The cluster of this id or name; else the first."""
         for one in self.clusters:

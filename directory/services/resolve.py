@@ -9,10 +9,11 @@ from kdir.v1 import resolve_pb2
 from directory.services.answers import Answers, kind_of
 from directory.services.call import Call
 from directory.services.hosting import Hosting
+from directory.services.recursion import Recursion
 from directory.services.rpc import Handler, Service
-from resolver.errors import Absent, InvalidArgument, KdirError, LimitExceeded, Unimplemented
+from resolver.errors import Absent, InvalidArgument, LimitExceeded
 from resolver.path import Path
-from resolver.status import from_outcome, to_outcome
+from resolver.status import from_outcome
 
 __all__ = ["ResolveService"]
 
@@ -24,6 +25,14 @@ class ResolveService(Service):
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
+        self._recursion = Recursion(
+            hosting.clusters[0].endpoints,
+            {
+                "/kdir.v1.ResolveService/Resolve": self.resolve,
+                "/kdir.v1.ResolveService/BatchResolve": self.batch_resolve,
+            },
+            max(1, hosting.limits.workers // 2),
+        )
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -37,10 +46,10 @@ class ResolveService(Service):
     ) -> resolve_pb2.ResolveResponse:
         """One path."""
         path = Path.parse(request.path)
+        if request.recursive:
+            return self._recursion.resolve(request, call)
         cluster = self._hosting.pick(path)
         cluster.check_mounted()
-        if request.recursive:
-            raise Unimplemented("recursive")
         snapshot = self._hosting.read(cluster, request.token, call)
         response = resolve_pb2.ResolveResponse(authority=cluster.authority(snapshot))
         Answers(cluster, snapshot).resolve(
@@ -61,7 +70,7 @@ class ResolveService(Service):
                 limit=limit,
             )
         if request.recursive:
-            raise Unimplemented("recursive")
+            return self._recursion.batch_resolve(request, call)
         return self._hosting.batch(request, call)
 
     def locate(self, request: resolve_pb2.LocateRequest, call: Call) -> resolve_pb2.LocateResponse:
@@ -85,8 +94,3 @@ class ResolveService(Service):
             )
         answers.resolve(cluster.mount.join(found.relative), response.outcome)
         return response
-
-
-def outcome_of(error: KdirError) -> resolve_pb2.Outcome:
-    """An error as one path's outcome."""
-    return resolve_pb2.Outcome(error=to_outcome(error))

@@ -124,8 +124,7 @@ class DirectoryServer:
         self._stopped.set()
         self._health.enter_graceful_shutdown()
         for cluster in self._hosting.clusters:
-            cluster.children.stop()
-            cluster.history.close()
+            cluster.drain()
         self._server.stop(self._limits.drain_seconds).wait()
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._streams.shutdown(wait=False, cancel_futures=True)

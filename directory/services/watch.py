@@ -11,7 +11,7 @@ from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.services.pages import PageToken, page_size
 from directory.services.rpc import Handler, Service
-from resolver.errors import NotAuthoritative, Resync, TokenExpired, Unmounted
+from resolver.errors import NotAuthoritative, Resync, TokenExpired, Unmounted, Unreachable
 from resolver.path import Path
 from resolver.token import Token
 
@@ -63,6 +63,8 @@ class WatchService(Service):
                         spoken = time.monotonic()
                         token = self._token(cluster.cluster_id, incarnation, revision)
                         yield watch_pb2.WatchResponse(events=passed, token=token)
+                if cluster.draining:
+                    raise Unreachable("this server ends; go on at another one, from the last token")
                 if cluster.federation.view().position.unmounted:
                     raise Unmounted(f"cluster {cluster.config.cluster} was unmounted")
                 if cluster.replica.snapshot.incarnation != incarnation:
