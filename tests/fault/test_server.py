@@ -14,7 +14,14 @@ from pathlib import Path
 
 import grpc
 import pytest
-from kdir.v1 import directory_pb2, directory_pb2_grpc, entry_pb2, resolve_pb2, watch_pb2
+from kdir.v1 import (
+    directory_pb2,
+    directory_pb2_grpc,
+    entry_pb2,
+    resolve_pb2,
+    resolve_pb2_grpc,
+    watch_pb2,
+)
 
 from deploy.local.ports import free_port
 from resolver.errors import KdirError
@@ -340,15 +347,8 @@ def test_several_clusters_in_one_process(tmp_path: Path) -> None:
         assert answer.authority.cluster.mount == "/la"
         eventually(lambda: host.outcome("/ny/x") == "referral")
         request = resolve_pb2.BatchResolveRequest(paths=["/la/x", "/", "/bad//", "/no"])
-        batch = host.channel.unary_unary(
-            "/kdir.v1.ResolveService/BatchResolve",
-            response_deserializer=resolve_pb2.BatchResolveResponse.FromString,
-        )(
-            resolve_pb2.BatchResolveRequest(
-                paths=["/la/x", "/", "/bad//", "/no"]
-            ).SerializeToString(),
-            timeout=5,
-        )
+        resolve_stub = resolve_pb2_grpc.ResolveServiceStub(host.channel)
+        batch = resolve_stub.BatchResolve(request, timeout=5)
         kinds = [outcome.WhichOneof("kind") for outcome in batch.outcomes]
         assert kinds == ["resolution", "resolution", "error", "absent"]
         mounts = [
