@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import zipfile
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["SparkSettings", "require"]
 
 _LOOPBACK: Final = "127.0.0.1"
+_CONNECT_SECONDS: Final = 5.0
 
 
 def require(*packages: str) -> None:
@@ -66,31 +68,45 @@ class SparkSettings:
         if running is not None:
             yield running
             return
-        session = self._start()
-        shipped = Path(tempfile.mkdtemp(prefix="kdir-index-"))
+        own = Path(tempfile.mkdtemp(prefix="kdir-index-"))
         try:
-            if not self.master.startswith("local"):
-                session.sparkContext.addPyFile(str(packages_zip(shipped)))
-            yield session
+            session = self._start(own / "spark.log")
+            try:
+                if not self.master.startswith("local"):
+                    session.sparkContext.addPyFile(str(packages_zip(own)))
+                yield session
+            finally:
+                session.stop()
         finally:
-            session.stop()
-            shutil.rmtree(shipped, ignore_errors=True)
+            shutil.rmtree(own, ignore_errors=True)
 
-    def _start(self) -> SparkSession:
+    def _start(self, log: Path) -> SparkSession:
+        """A new session. What Java writes to standard error goes to ``log``: a dozen lines of it
+        come from every start and say nothing, and of a failed one the last say why.
+        """
         from py4j.protocol import Py4JError
+        from pyspark import SparkConf, SparkContext
         from pyspark.errors import PySparkException
+        from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
 
+        _require_master(self.master)
         # Else Spark takes the "python3" of a worker's PATH, which need not have our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = SparkSession.builder.appName("kdir index").master(self.master)
-        for key, value in {**self._defaults(), **self.conf}.items():
-            builder = builder.config(key, value)
+        conf = SparkConf().setAll(list({**self._defaults(), **self.conf}.items()))
+        conf.setMaster(self.master).setAppName("kdir index")
         try:
-            return builder.getOrCreate()
-        except (Py4JError, PySparkException) as error:
+            with log.open("wb") as errors:
+                # A process has one Java at most: a second session goes on with that of the first.
+                gateway = SparkContext._gateway or launch_gateway(  # type: ignore[no-untyped-call] # noqa: SLF001
+                    conf, {"stderr": errors}
+                )
+            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        except (Py4JError, PySparkException, OSError) as error:
             words = str(error).strip().partition("\n")[0]
-            raise Unreachable(f"Spark did not start at {self.master}: {words}") from error
+            said = log.read_text(errors="replace").strip().splitlines()
+            last = f"; {said[-1]}" if said else ""
+            raise Unreachable(f"Spark did not start at {self.master}: {words}{last}") from error
 
     def _defaults(self) -> dict[str, str]:
         settings = {
@@ -102,6 +118,25 @@ class SparkSettings:
             # Else Spark looks up the host's name, which need not resolve, and listens to the net.
             settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
         return settings
+
+
+def _require_master(master: str) -> None:
+    """Spark itself takes a minute to find out that no standalone master is there.
+
+    Raises:
+        Unreachable: none of those named accepts connections.
+    """
+    if not master.startswith("spark://"):
+        return
+    reasons: list[str] = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS):
+                return
+        except (OSError, ValueError) as error:
+            reasons.append(f"{address}: {error}")
+    raise Unreachable(f"no Spark master answers at {'; '.join(reasons)}")
 
 
 def packages_zip(folder: Path) -> Path:

@@ -1,0 +1,29 @@
+"""A Spark session for the tests of one module, on this machine's cores."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from resolver.index.session import SparkSettings
+
+
+@pytest.fixture(scope="module")
+def spark(delta_jars: list[Path]) -> Iterator[SparkSession]:
+    """A local session that can also read Delta tables by Delta's own jars.
+
+    The jars are not for our own code. A process has one Java, which takes its jars at its start, so
+    that the first session of a test run decides for all.
+    """
+    conf = {
+        "spark.jars": ",".join(map(str, delta_jars)),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.shuffle.partitions": "1",
+        # Another zone than UTC: what is written without one would be read wrong.
+        "spark.sql.session.timeZone": "America/New_York",
+    }
+    with SparkSettings("local[2]", conf).open() as session:
+        yield session

@@ -1,0 +1,340 @@
+"""`kdir index build` over small federations, by real Spark: what is read, kept, restated, removed."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from kdir.v1 import scan_pb2
+from pyspark.sql import SparkSession
+
+from resolver.errors import InvalidArgument, Unreachable
+from resolver.index.job import BuildReport, Outcome, SparkSettings, build
+from resolver.index.search import find
+from resolver.index.session import packages_zip
+from resolver.index.table import IndexTable
+from tests.index.fakes import FakeCluster, federation
+
+TREE = {
+    "/": [],
+    "/la": ["/la/jobs"],
+    "/la/tracking": [f"/la/tracking/d{number % 5}/t{number}" for number in range(100)],
+    "/ny": ["/ny/jobs"],
+    "/ny/ads": ["/ny/ads/bids", "/ny/ads/clicks"],
+}
+Build = Callable[..., BuildReport]
+
+
+@pytest.fixture
+def tree() -> Iterator[dict[str, FakeCluster]]:
+    with federation(TREE) as clusters:
+        yield clusters
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    return str(tmp_path / "index")
+
+
+@pytest.fixture
+def run(spark: SparkSession, tree: dict[str, FakeCluster], table: str) -> Build:
+    def run(start: str = "/la", **options: object) -> BuildReport:
+        settings = SparkSettings(session=spark)
+        return build([tree[start].endpoint], table, spark=settings, **options)  # type: ignore[arg-type]
+
+    return run
+
+
+def outcomes(report: BuildReport) -> dict[str, Outcome]:
+    return {line.mount: line.outcome for line in report.lines}
+
+
+def topics(table: str, **options: str) -> set[str]:
+    return {row.path for row in find(table, "", **options).rows}  # type: ignore[arg-type]
+
+
+def below(*mounts: str) -> set[str]:
+    return {path for mount in mounts for path in TREE[mount]}
+
+
+def test_a_first_build_reads_everything_in_one_commit(run: Build, table: str) -> None:
+    report = run()
+    assert outcomes(report) == dict.fromkeys(TREE, Outcome.READ)
+    assert {line.mount: line.rows for line in report.lines} == {
+        mount: len(paths) for mount, paths in TREE.items()
+    }
+    assert (report.version, report.rows, report.unread) == (0, len(below(*TREE)), ())
+    assert topics(table) == below(*TREE)
+
+
+def test_what_has_not_changed_is_not_read_and_its_time_moves_on(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    first = run()
+    scans = {mount: one.scans for mount, one in tree.items()}
+    tree["/ny/ads"].add("/ny/ads/views")
+    second = run()
+    assert second.version == first.version + 1
+    assert outcomes(second) == dict.fromkeys(TREE, Outcome.UNCHANGED) | {"/ny/ads": Outcome.READ}
+    assert {mount for mount, one in tree.items() if one.scans != scans[mount]} == {"/ny/ads"}
+    assert topics(table) == below(*TREE) | {"/ny/ads/views"}
+    was = {line.mount: line.as_of for line in first.lines}
+    assert all(line.as_of > was[line.mount] for line in second.lines if line.as_of)  # type: ignore[operator]
+
+
+def test_nothing_changed_needs_no_spark(
+    tree: dict[str, FakeCluster], run: Build, table: str
+) -> None:
+    run()
+    no_such = SparkSettings("spark://127.0.0.1:1")
+    report = build([tree["/"].endpoint], table, spark=no_such)
+    assert set(outcomes(report).values()) == {Outcome.UNCHANGED}
+
+
+def test_full_reads_again_what_has_not_changed(run: Build, table: str) -> None:
+    run()
+    assert set(outcomes(run(full=True)).values()) == {Outcome.READ}
+    assert topics(table) == below(*TREE)
+
+
+def test_a_cluster_that_is_down_keeps_its_rows_and_when_it_went(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    tree["/ny/ads"].stop()
+    tree["/la"].add("/la/new")
+    first = run()
+    assert outcomes(first)["/ny/ads"] is Outcome.STALE
+    assert [line.mount for line in first.unread] == ["/ny/ads"]
+    found = find(table, "")
+    assert {row.path for row in found.rows} == below(*TREE) | {"/la/new"}
+    assert {row.path for row in found.rows if row.state.stale} == below("/ny/ads")
+    [silent] = found.stale
+    assert silent.cluster == "ny-ads"
+    assert "refused" in silent.stale_reason
+    run()
+    [still] = find(table, "").stale
+    assert (still.stale_since, still.as_of) == (silent.stale_since, silent.as_of)
+    tree["/ny/ads"].start()
+    back = run()
+    assert outcomes(back)["/ny/ads"] is Outcome.UNCHANGED
+    assert find(table, "").stale == ()
+
+
+def test_a_cluster_that_was_never_read_is_known_as_such(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    tree["/ny/ads"].stop()
+    report = run()
+    assert outcomes(report)["/ny/ads"] is Outcome.NEVER_READ
+    [silent] = find(table, "nothing").stale
+    assert (silent.cluster, silent.mount, silent.as_of) == ("ny-ads", "/ny/ads", None)
+    tree["/ny/ads"].start()
+    assert outcomes(run())["/ny/ads"] is Outcome.READ
+    assert topics(table) == below(*TREE)
+
+
+def test_a_cluster_that_dies_while_it_is_read_keeps_its_old_rows(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    tracking = tree["/la/tracking"]
+    tracking.add("/la/tracking/new")
+
+    def restore(one: FakeCluster, request: scan_pb2.ScanTopicsRequest) -> None:
+        one.incarnation = "life-2"
+
+    tracking.before_page = restore
+    report = run()
+    assert outcomes(report)["/la/tracking"] is Outcome.STALE
+    assert topics(table) == below(*TREE)
+    tracking.before_page = None
+    assert outcomes(run())["/la/tracking"] is Outcome.READ
+    assert topics(table) == below(*TREE) | {"/la/tracking/new"}
+
+
+def test_an_unmounted_cluster_goes_when_its_parent_says_so_and_only_then(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    forget(tree, "/ny/ads")
+    tree["/ny"].stop()
+    assert outcomes(run())["/ny/ads"] is Outcome.STALE
+    assert topics(table) == below(*TREE)
+    tree["/ny"].start()
+    report = run()
+    [removed] = [line for line in report.lines if line.outcome is Outcome.REMOVED]
+    assert (removed.mount, removed.rows) == ("/ny/ads", 2)
+    assert "ny" in removed.reason
+    assert topics(table) == below(*TREE) - below("/ny/ads")
+    assert "/ny/ads" not in outcomes(run())
+
+
+def test_a_whole_branch_goes_with_its_mount(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    forget(tree, "/ny")
+    forget(tree, "/ny/ads")
+    report = run()
+    assert outcomes(report)["/ny"] is outcomes(report)["/ny/ads"] is Outcome.REMOVED
+    assert topics(table) == below("/la", "/la/tracking")
+
+
+def test_a_moved_cluster_is_read_again_under_its_new_paths(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    forget(tree, "/ny/ads")
+    moved = tree["/ny/ads"]
+    moved.mount = "/ny/adverts"
+    moved.topics = []
+    moved.add("/ny/adverts/bids")
+    tree["/ny"].children["/ny/adverts"] = moved
+    assert outcomes(run())["/ny/adverts"] is Outcome.READ
+    assert topics(table) == below(*TREE) - below("/ny/ads") | {"/ny/adverts/bids"}
+
+
+def test_another_life_of_a_store_is_read_anew(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    tree["/ny"].incarnation = "life-2"  # at the very same revision
+    assert outcomes(run())["/ny"] is Outcome.READ
+
+
+def test_a_renamed_listener_is_news_without_a_new_read(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    tree["/ny"].site = "new york"
+    assert outcomes(run())["/ny"] is Outcome.UNCHANGED
+    assert {row.state.site for row in find(table, "", cluster="ny").rows} == {"new york"}
+
+
+def test_a_read_torn_between_two_shards_is_read_again_in_one(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    tracking = tree["/la/tracking"]
+    changes = iter(range(1))
+
+    def change(one: FakeCluster, request: scan_pb2.ScanTopicsRequest) -> None:
+        if request.shard == 3 and next(changes, None) is not None:
+            one.touch()
+
+    tracking.before_page = change
+    report = run(shard_rows=10)
+    [line] = [line for line in report.lines if line.mount == "/la/tracking"]
+    assert (line.rows, line.revision) == (100, tracking.revision)
+    found = [row.path for row in find(table, "", cluster="la-tracking").rows]
+    assert sorted(found) == sorted(TREE["/la/tracking"])
+
+
+def test_no_server_at_all_leaves_the_table_alone(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    for one in tree.values():
+        one.stop()
+    with pytest.raises(Unreachable):
+        run()
+    assert IndexTable(table).load().version == 0
+
+
+def test_two_builds_at_once_lose_nothing_and_double_nothing(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    together = threading.Barrier(2)
+
+    def wait(one: FakeCluster, request: scan_pb2.ScanTopicsRequest) -> None:
+        together.wait(30)  # both have loaded the table by then, and neither has committed
+
+    for _ in range(2):  # the first time both make the table, then both replace rows
+        tree["/ny"].before_page = wait
+        tree["/ny"].touch()
+        with ThreadPoolExecutor(2) as both:
+            reports = [one.result() for one in [both.submit(run), both.submit(run)]]
+        assert {line.outcome for report in reports for line in report.lines} <= {
+            Outcome.READ,
+            Outcome.UNCHANGED,
+            Outcome.NEWER_KEPT,
+        }
+        found = [row.path for row in find(table, "").rows]
+        assert sorted(found) == sorted(below(*TREE))
+
+
+def test_files_that_no_version_names_are_not_left_behind(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run(shard_rows=10)
+    tree["/ny"].incarnation = "life-2"
+    tree["/ny"].before_page = lambda one, _: setattr(one, "incarnation", "life-3")
+    run()
+    named = {file.path for one in IndexTable(table).load().clusters.values() for file in one.files}
+    on_disk = {str(file.relative_to(table)) for file in Path(table).glob("cluster_id=*/*.parquet")}
+    assert on_disk == named
+
+
+def test_spark_with_delta_s_own_jars_reads_what_we_wrote(
+    spark: SparkSession, run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    tree["/ny/ads"].stop()
+    run()
+    frame = spark.read.format("delta").load(table)
+    rows = {row.path: row for row in frame.collect()}
+    assert set(rows) == below(*TREE)
+    assert {path for path, row in rows.items() if row.stale} == below("/ny/ads")
+    ours = {row.path: row for row in find(table, "").rows}
+    as_of = ours["/ny/ads/bids"].state.as_of
+    assert as_of is not None
+    assert rows["/ny/ads/bids"].as_of.timestamp() == as_of.timestamp()
+    before = spark.read.format("delta").option("versionAsOf", 0).load(table)
+    assert before.filter("stale").count() == 0
+    assert frame.filter("cluster = 'ny-ads'").count() == 2
+
+
+class TestMissing:
+    def test_java(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        with pytest.raises(InvalidArgument, match="Java 17"), SparkSettings().open():
+            pass
+
+    def test_packages(self, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+        monkeypatch.setattr("resolver.index.session.find_spec", lambda _: None)
+        with pytest.raises(InvalidArgument, match=r"pip install 'kdir\[index\]'"):
+            build(["127.0.0.1:1"], table)
+
+    def test_a_master(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+        settings = SparkSettings("spark://127.0.0.1:1")
+        with pytest.raises(Unreachable, match=r"no Spark master answers at 127\.0\.0\.1:1"):
+            settings.open().__enter__()
+
+
+def test_what_is_shipped_can_be_imported_from_the_zip_alone(tmp_path: Path) -> None:
+    archive = packages_zip(tmp_path)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); "
+        "import resolver.index.crawl, kdir.v1.scan_pb2; "
+        "print(resolver.index.crawl.__file__, kdir.v1.scan_pb2.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(archive)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout.count(str(archive)) == 2
+
+
+def forget(tree: dict[str, FakeCluster], mount: str) -> None:
+    """Unmount a cluster: its parent, and who heard of it from there, know it no more."""
+    for one in tree.values():
+        one.known.pop(mount, None)
+        one.children.pop(mount, None)
