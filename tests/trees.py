@@ -168,7 +168,8 @@ def _lines(snapshot: Snapshot, node: Node, depth: int) -> Iterator[str]:
                 sign = " & " if mode is LinkMode.UNION else " | "
                 yield f"{margin}{name} -> {sign.join(map(str, targets))}"
             case Mount(cluster_id=cluster_id, epoch=epoch):
-                yield f"{margin}{name} <- {cluster_id} epoch {epoch}"
+                changes = epoch - NOW_MS // 1000
+                yield f"{margin}{name} <- {cluster_id}{' raised' * changes}"
             case None:
                 pass
 

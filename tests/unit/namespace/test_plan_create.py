@@ -18,7 +18,7 @@ from directory.namespace.command import (
     Observed,
     UpdateEntry,
 )
-from directory.namespace.entry import ROOT_ID, Directory, Kind, Policies, Provision
+from directory.namespace.entry import ROOT_ID, Directory, Kind, Mount, Policies, Provision
 from directory.namespace.keys import claim_key, entry_key, mounted_key, retired_key
 from directory.store.base import KeyIs, Put
 from resolver.errors import (
@@ -410,7 +410,10 @@ def test_a_mount() -> None:
         mkdir("/la/eu"),
         CreateMount(path=path("/la/eu/geo"), cluster_id="kc-1", cluster="geo", endpoints=("h:1",)),
     )
-    assert cluster.show() == "eu/\n  geo <- kc-1 epoch 1800000000"
+    assert cluster.show() == "eu/\n  geo <- kc-1"
+    assert isinstance(made.entry, Mount)
+    # Mounted anew, perhaps elsewhere, a child sees a later epoch.
+    assert made.entry.epoch == NOW_MS // 1000
     assert told(made.changes) == ["+ mount /la/eu/geo"]
     assert cluster.snapshot.fact(mounted_key("kc-1")) is not None
 

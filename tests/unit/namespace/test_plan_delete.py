@@ -1,0 +1,467 @@
+"""Removing entries, and the reaper: marked at once, finished in steps that may be cut anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from directory.namespace.command import (
+    AdoptTopics,
+    CreateDirectory,
+    CreateLink,
+    CreateMount,
+    CreateTopic,
+    DeleteEntry,
+    FinishDelete,
+    MoveEntry,
+    Observed,
+    ReapDeleted,
+    RecordTopics,
+    TopicNews,
+    UpdateEntry,
+)
+from directory.namespace.entry import DELETED_ID, Kind, Provision, Topic, etag_of
+from directory.namespace.keys import detached_key, mounted_key, retired_key
+from resolver.errors import (
+    Absent,
+    EtagMismatch,
+    HasMounts,
+    InvalidArgument,
+    InvalidNamespace,
+    KdirError,
+    NotAuthoritative,
+    NotEmpty,
+    PhysicalNameRetired,
+    ReadOnly,
+)
+from tests.trees import NOW_MS, Cluster, path, told
+
+DAY_MS = 24 * 3600 * 1000
+
+
+def mkdir(text: str) -> CreateDirectory:
+    return CreateDirectory(path=path(text), make_parents=True)
+
+
+def topic(text: str) -> CreateTopic:
+    return CreateTopic(path=path(text))
+
+
+def rm(text: str, **fields: object) -> DeleteEntry:
+    return DeleteEntry(path=path(text), **fields)  # type: ignore[arg-type]
+
+
+def became(cluster: Cluster, text: str, provision: Provision, topic_id: bytes = b"i" * 16) -> Topic:
+    """Kafka's word on a topic, as the reconciler commits it."""
+    news = TopicNews(
+        path=path(text),
+        entry_id=cluster.topic(text).entry_id,
+        provision=provision,
+        topic_id=topic_id,
+    )
+    cluster.do(RecordTopics(news=(news,)))
+    return cluster.topic(text)
+
+
+def refused(cluster: Cluster, command: object, error: type[KdirError], words: str) -> KdirError:
+    before = cluster.rows.revision
+    with pytest.raises(error, match=words) as raised:
+        cluster.do(command)  # type: ignore[arg-type]
+    assert cluster.rows.revision == before
+    return raised.value
+
+
+def reap_all(cluster: Cluster, limit: int = 100, most: int = 1000) -> int:
+    """Steps until there is nothing to do; how many it took."""
+    for steps in range(most):
+        if not cluster.do(ReapDeleted(limit=limit)).writes:
+            return steps
+    raise AssertionError("the reaper does not end")
+
+
+def deleting(cluster: Cluster) -> dict[str, Topic]:
+    """What waits for Kafka, by its name below DELETED_ID."""
+    node = cluster.snapshot.node(DELETED_ID)
+    assert node is not None
+    found = {name: cluster.snapshot.topic(DELETED_ID, name) for name in node.topics}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+# -- topics --------------------------------------------------------------------------------------
+
+
+def test_a_topic_goes_and_its_name_retires() -> None:
+    cluster = Cluster()
+    cluster.do(topic("/la/t"))
+    made = cluster.do(rm("/la/t"))
+    assert cluster.show() == ""
+    assert told(made.changes) == ["- topic /la/t"]
+    assert (made.topic_count, made.directory_count) == (1, 0)
+    assert cluster.rows.under(b"p/") == {}
+    assert cluster.snapshot.fact(retired_key("t")) == str(NOW_MS + DAY_MS).encode()
+    # It never reached Kafka: nothing there is to be left alone.
+    assert cluster.rows.under(b"x/") == {}
+
+
+def test_a_kafka_topic_that_stays_is_left_detached() -> None:
+    cluster = Cluster()
+    cluster.do(topic("/la/t"))
+    became(cluster, "/la/t", Provision.ACTIVE)
+    cluster.do(rm("/la/t"))
+    assert cluster.show() == ""
+    assert cluster.snapshot.fact(detached_key("t")) == b"i" * 16
+    assert cluster.rows.under(b"p/") == {}
+
+
+def test_a_kafka_topic_that_goes_too_waits_with_its_claim() -> None:
+    cluster = Cluster()
+    cluster.do(topic("/la/t"))
+    found = became(cluster, "/la/t", Provision.ACTIVE)
+    made = cluster.do(rm("/la/t"), deletes_in_kafka=True)
+    name = f"{found.entry_id:016x}"
+    assert cluster.show() == f"(removed)\n  {name} = t [deleting]"
+    assert told(made.changes) == ["- topic /la/t"]
+    assert cluster.rows.under(b"p/") == {b"p/t": b"t"}
+    refused(cluster, CreateTopic(path=path("/la/u"), physical_name="t"), PhysicalNameRetired, "t.2")
+
+    finished = cluster.do(FinishDelete(name=name, entry_id=found.entry_id))
+    assert finished.changes == ()  # its removal was told when it was marked
+    assert cluster.show() == ""
+    assert cluster.rows.under(b"p/") == {}
+    assert cluster.snapshot.fact(retired_key("t")) is not None
+    assert cluster.snapshot.fact(detached_key("t")) is None
+    assert cluster.plan(FinishDelete(name=name, entry_id=found.entry_id)).writes == ()
+
+
+def test_finishing_another_topic_does_nothing() -> None:
+    cluster = Cluster()
+    cluster.do(topic("/la/t"))
+    found = became(cluster, "/la/t", Provision.ACTIVE)
+    cluster.do(rm("/la/t"), deletes_in_kafka=True)
+    name = f"{found.entry_id:016x}"
+    assert cluster.plan(FinishDelete(name=name, entry_id=found.entry_id + 1)).writes == ()
+    assert cluster.plan(FinishDelete(name="nobody", entry_id=found.entry_id)).writes == ()
+
+
+@pytest.mark.parametrize(
+    ("provision", "in_kafka", "waits", "left", "retired"),
+    [
+        (Provision.ACTIVE, True, True, False, False),
+        (Provision.ACTIVE, False, False, True, True),
+        (Provision.MISSING, True, True, False, False),
+        (Provision.MISSING, False, False, False, True),
+        # Another topic has the name in Kafka: nothing is done to it, whatever is allowed.
+        (Provision.REPLACED, True, False, False, True),
+        (Provision.REPLACED, False, False, False, True),
+        # Kafka refused it: it never was there, and may be wished for again at once.
+        (Provision.FAILED, True, False, False, False),
+        (Provision.FAILED, False, False, False, False),
+        (Provision.PENDING, False, False, False, True),
+    ],
+)
+def test_what_becomes_of_kafkas_side(
+    provision: Provision, *, in_kafka: bool, waits: bool, left: bool, retired: bool
+) -> None:
+    cluster = Cluster()
+    cluster.do(topic("/la/t"))
+    became(cluster, "/la/t", provision)
+    cluster.do(rm("/la/t"), deletes_in_kafka=in_kafka)
+    assert bool(deleting(cluster)) is waits
+    assert (cluster.snapshot.fact(detached_key("t")) is not None) is left
+    assert (cluster.snapshot.fact(retired_key("t")) is not None) is retired
+
+
+@pytest.mark.parametrize("attempted", [True, False])
+def test_a_pending_topic_waits_only_if_kafka_may_have_it(*, attempted: bool) -> None:
+    cluster = Cluster()
+    cluster.do(topic("/la/t"), creates_in_kafka=attempted)
+    cluster.do(rm("/la/t"), deletes_in_kafka=True)
+    assert bool(deleting(cluster)) is attempted
+
+
+def test_news_of_a_topic_that_waits_is_kept_and_not_told() -> None:
+    cluster = Cluster()
+    cluster.do(topic("/la/t"))
+    found = became(cluster, "/la/t", Provision.ACTIVE)
+    cluster.do(rm("/la/t"), deletes_in_kafka=True)
+    name = f"{found.entry_id:016x}"
+    news = TopicNews(
+        path=path(f"/la/__deleted/{name}"),
+        entry_id=found.entry_id,
+        provision_message="Kafka said no",
+    )
+    made = cluster.do(RecordTopics(news=(news,)))
+    assert made.changes == ()
+    assert deleting(cluster)[name].provision_message == "Kafka said no"
+    assert deleting(cluster)[name].provision is Provision.DELETING
+
+
+def test_of_two_entries_with_one_name_the_topic_goes_first() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/orders"), topic("/la/orders"))
+    cluster.do(rm("/la/orders"))
+    assert cluster.show() == "orders/"
+    cluster.do(topic("/la/orders"))
+    cluster.do(rm("/la/orders", kind=Kind.DIRECTORY))
+    assert cluster.show() == "orders = orders.2 [pending]"
+
+
+# -- directories ---------------------------------------------------------------------------------
+
+
+def test_an_empty_directory_goes_at_once() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a/b"))
+    made = cluster.do(rm("/la/a/b"))
+    assert cluster.show() == "a/"
+    assert told(made.changes) == ["- dir /la/a/b"]
+    assert (made.topic_count, made.directory_count) == (0, 1)
+    assert cluster.plan(ReapDeleted()).writes == ()
+
+
+def test_a_directory_that_holds_something_is_kept() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a/b"), mkdir("/la/a/c"), topic("/la/a/t"))
+    wrong = refused(cluster, rm("/la/a"), NotEmpty, "1 topics and 2 directories and links")
+    assert (wrong.metadata["topics"], wrong.metadata["containers"]) == ("1", "2")
+    cluster.do(mkdir("/la/l"), CreateLink(path=path("/la/l/x"), targets=(path("/ny"),)))
+    refused(cluster, rm("/la/l"), NotEmpty, "/la/l holds 0 topics and 1 ")
+
+
+def test_a_directory_is_moved_away_in_one_small_transaction() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a/b"))
+    cluster.do(*(topic(f"/la/a/b/t{number}") for number in range(50)))
+    made = cluster.do(rm("/la/a", recursive=True))
+    assert len(made.writes) == 3
+    assert told(made.changes) == ["- dir /la/a"]
+    assert (made.topic_count, made.directory_count) == (50, 2)
+    assert cluster.show().startswith("(removed)")
+    # The path is free at once, and what comes there is another entry.
+    before = made.entry
+    cluster.do(mkdir("/la/a/b"), topic("/la/a/b/t1"))
+    after = cluster.entry("/la/a")
+    assert before is not None
+    assert after is not None
+    assert before.entry_id != after.entry_id
+    assert cluster.topic("/la/a/b/t1").physical_name == "a.b.t1.2"
+
+
+def test_mounts_at_or_below_are_named() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a/b"))
+    cluster.do(
+        *(
+            CreateMount(path=path(f"/la/a/b/m{number}"), cluster_id=f"kc-{number}")
+            for number in range(7)
+        )
+    )
+    wrong = refused(cluster, rm("/la/a", recursive=True), HasMounts, "/la/a/b/m0, ")
+    named = wrong.metadata["mounts"].split(", ")
+    assert named == [f"/la/a/b/m{number}" for number in range(5)]
+    refused(cluster, rm("/la/a"), HasMounts, "unmount them first")
+
+
+def test_a_mount_that_comes_meanwhile_saves_the_directory() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a/b"), topic("/la/a/t"))
+    made = cluster.plan(rm("/la/a", recursive=True))
+    cluster.do(CreateMount(path=path("/la/a/b/m"), cluster_id="kc-1"))
+    assert not cluster.commit(made)
+    refused(cluster, rm("/la/a", recursive=True), HasMounts, "/la/a/b/m")
+
+
+def test_a_mount_that_moves_in_meanwhile_saves_the_directory() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a"), topic("/la/a/t"), mkdir("/la/eu"))
+    cluster.do(CreateMount(path=path("/la/eu/m"), cluster_id="kc-1"))
+    made = cluster.plan(rm("/la/a", recursive=True))
+    cluster.do(MoveEntry(path=path("/la/eu"), new_path=path("/la/a/eu")))
+    assert not cluster.commit(made)
+
+
+def test_umount() -> None:
+    cluster = Cluster()
+    cluster.do(CreateMount(path=path("/la/m"), cluster_id="kc-1"))
+    made = cluster.do(rm("/la/m"))
+    assert told(made.changes) == ["- mount /la/m"]
+    assert cluster.snapshot.fact(mounted_key("kc-1")) is None
+    cluster.do(CreateMount(path=path("/la/n"), cluster_id="kc-1"))
+
+
+def test_a_link_goes_and_its_target_stays() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a"), CreateLink(path=path("/la/l"), targets=(path("/la/a"),)))
+    cluster.do(rm("/la/l", recursive=True))
+    assert cluster.show() == "a/"
+
+
+def test_a_topic_that_comes_meanwhile_saves_an_empty_directory() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a"))
+    made = cluster.plan(rm("/la/a"))
+    cluster.do(topic("/la/a/t"))
+    assert not cluster.commit(made)
+
+
+def test_P13_nothing_is_made_in_a_removed_directory() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a/b"), topic("/la/a/b/t"))
+    late = cluster.plan(topic("/la/a/b/u"))
+    cluster.do(rm("/la/a", recursive=True))
+    assert not cluster.commit(late)
+    reap_all(cluster)
+    assert not cluster.commit(late)
+    assert cluster.show() == ""
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def test_the_root_stays() -> None:
+    refused(Cluster(), rm("/la", recursive=True), InvalidArgument, "cannot be removed")
+
+
+def test_what_is_not_there() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a"), CreateLink(path=path("/la/l"), targets=(path("/ny"),)))
+    cluster.do(CreateMount(path=path("/la/m"), cluster_id="kc-1"), topic("/la/t"))
+    refused(cluster, rm("/la/x"), Absent, "/la/x does not exist")
+    wrong = refused(cluster, rm("/la/a/x/y"), Absent, "nearest directory that does is /la/a")
+    assert wrong.metadata["nearest"] == "/la/a"
+    refused(cluster, rm("/la/a", kind=Kind.TOPIC), Absent, "a directory, not a topic")
+    refused(cluster, rm("/la/t", kind=Kind.DIRECTORY), Absent, "/la/t is a topic, not a directory")
+    refused(cluster, rm("/la/m", kind=Kind.DIRECTORY), Absent, "is the mount of .*not a directory")
+    refused(cluster, rm("/la/m/x"), NotAuthoritative, "/la/m is the mount")
+    refused(cluster, rm("/la/l/x"), InvalidNamespace, "use /ny/x")
+    refused(cluster, rm("/ny/x"), NotAuthoritative, "not below /la")
+
+
+def test_another_etag() -> None:
+    cluster = Cluster()
+    cluster.do(topic("/la/t"))
+    seen = etag_of(cluster.topic("/la/t"))
+    became(cluster, "/la/t", Provision.ACTIVE)
+    wrong = refused(cluster, rm("/la/t", etag=seen), EtagMismatch, "has changed since")
+    assert wrong.metadata["etag"] == etag_of(cluster.topic("/la/t"))
+    cluster.do(rm("/la/t", etag=etag_of(cluster.topic("/la/t"))))
+
+
+def test_read_only_at_above_and_below() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a/b/c"), topic("/la/a/b/c/t"))
+    cluster.do(UpdateEntry(path=path("/la/a/b"), changes={"policies.read_only": True}))
+    refused(cluster, rm("/la/a/b/c/t"), ReadOnly, "/la/a/b is read-only")
+    refused(cluster, rm("/la/a/b", recursive=True), ReadOnly, "read-only")
+    refused(cluster, rm("/la/a", recursive=True), ReadOnly, "/la/a/b is read-only")
+    cluster.do(UpdateEntry(path=path("/la/a/b"), changes={"policies.read_only": None}))
+    cluster.do(rm("/la/a", recursive=True))
+
+
+# -- the reaper ----------------------------------------------------------------------------------
+
+
+def forest(cluster: Cluster) -> None:
+    for name in ("a", "b/c", "b/c/d", "e"):
+        cluster.do(mkdir(f"/la/x/{name}"))
+        cluster.do(*(topic(f"/la/x/{name}/t{number}") for number in range(3)))
+    cluster.do(CreateLink(path=path("/la/x/l"), targets=(path("/ny"),)), mkdir("/la/keep"))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 100])
+def test_the_reaper_leaves_nothing(limit: int) -> None:
+    cluster = Cluster()
+    forest(cluster)
+    made = cluster.do(rm("/la/x", recursive=True))
+    entries = made.topic_count + made.directory_count + 1
+    steps = reap_all(cluster, limit)
+    assert steps == -(-entries // limit)
+    assert cluster.show() == "keep/"
+    assert cluster.rows.under(b"p/") == {}
+    assert cluster.rows.under(b"k/") == {}
+    assert len(cluster.rows.under(b"r/")) == 12
+    assert [key[-4:] for key in cluster.rows.under(b"e/")] == [b"keep"]
+
+
+def test_the_reaper_tells_of_what_lay_below() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/x/y"), topic("/la/x/y/t"))
+    found, inner = cluster.topic("/la/x/y/t"), cluster.entry("/la/x/y")
+    assert inner is not None
+    cluster.do(rm("/la/x", recursive=True))
+    made = cluster.do(ReapDeleted())
+    assert told(made.changes) == [
+        f"- topic /la/__deleted/{found.entry_id:016x} from /la/x/y/t",
+        f"- dir /la/__deleted/{inner.entry_id:016x} from /la/x/y",
+    ]
+    assert made.changes[0].before == found
+
+
+def test_the_reaper_does_as_was_decided_at_the_time() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/kept"), mkdir("/la/gone"), topic("/la/kept/t"), topic("/la/gone/t"))
+    for name in ("kept", "gone"):
+        became(cluster, f"/la/{name}/t", Provision.ACTIVE)
+        cluster.do(rm(f"/la/{name}", recursive=True), deletes_in_kafka=name == "gone")
+    # By now the server may delete, or not: what counts is what the one who removed it was told.
+    for now in (True, False):
+        cluster.do(ReapDeleted(), deletes_in_kafka=now)
+    assert [one.physical_name for one in deleting(cluster).values()] == ["gone.t"]
+    assert [*cluster.rows.under(b"x/")] == [b"x/kept.t"]
+    assert cluster.rows.under(b"p/") == {b"p/gone_t": b"gone.t"}
+    for name, one in deleting(cluster).items():
+        cluster.do(FinishDelete(name=name, entry_id=one.entry_id))
+    assert cluster.show() == ""
+    assert cluster.rows.under(b"p/") == {}
+
+
+def test_two_reapers_at_once_take_each_thing_once() -> None:
+    cluster = Cluster()
+    forest(cluster)
+    cluster.do(rm("/la/x", recursive=True))
+    while (first := cluster.plan(ReapDeleted(limit=2))).writes:
+        second = cluster.plan(ReapDeleted(limit=3))
+        assert cluster.commit(first)
+        assert not cluster.commit(second)
+    assert cluster.show() == "keep/"
+
+
+def test_news_of_a_topic_in_a_removed_directory_does_not_stop_the_reaper() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/x"), topic("/la/x/t"))
+    news = TopicNews(
+        path=path("/la/x/t"), entry_id=cluster.topic("/la/x/t").entry_id, drift_count=3
+    )
+    late = cluster.plan(RecordTopics(news=(news,)))
+    cluster.do(rm("/la/x", recursive=True))
+    assert not cluster.commit(late)
+    assert cluster.plan(RecordTopics(news=(news,))).writes == ()
+    reap_all(cluster)
+    assert cluster.show() == ""
+
+
+def test_the_reaper_forgets_names_whose_day_is_over() -> None:
+    cluster = Cluster()
+    cluster.do(topic("/la/t"), rm("/la/t"))
+    assert cluster.plan(ReapDeleted(), now_ms=NOW_MS + DAY_MS - 1).writes == ()
+    cluster.do(ReapDeleted(), now_ms=NOW_MS + DAY_MS)
+    assert cluster.rows.under(b"r/") == {}
+
+
+def test_adoption_does_not_take_in_what_is_being_removed() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/x"), topic("/la/x/t"))
+    became(cluster, "/la/x/t", Provision.ACTIVE)
+    observed = Observed(physical_name="x.t", topic_id=b"i" * 16, partitions=1, replication_factor=1)
+    adopt = AdoptTopics(topics=((("x.t",), observed),))
+    cluster.do(rm("/la/x", recursive=True))
+    assert cluster.plan(adopt).writes == ()
+    reap_all(cluster)
+    left_out = cluster.plan(adopt)
+    assert left_out.writes == ()
+    assert "left alone" in left_out.notes[0]
+    # The name again with another id: somebody made a new topic.
+    cluster.do(AdoptTopics(topics=((("x.t",), replace(observed, topic_id=b"j" * 16)),)))
+    assert cluster.show() == "x.t [active]"
+    assert cluster.rows.under(b"x/") == {}
