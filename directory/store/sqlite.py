@@ -347,5 +347,5 @@ def _written_after(
         return True
     where, bounds = _range(prefix, "kv.key")
     query = f"""SELECT 1 FROM log CROSS JOIN kv ON kv.key = log.key
-        WHERE log.revision > ? AND kv.revision > ? AND {where} LIMIT 1"""  # noqa: S608 - our own words
-    return connection.execute(query, (revision, revision, *bounds)).fetchone() is not None
+        WHERE log.revision > ? AND {where} LIMIT 1"""  # noqa: S608 - our own words
+    return connection.execute(query, (revision, *bounds)).fetchone() is not None

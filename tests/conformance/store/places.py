@@ -4,7 +4,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import IO, Protocol
@@ -64,7 +64,7 @@ class SqlitePlace:
         shutil.copyfile(self._backup, self.path)
 
 
-PLACES: Sequence[type[SqlitePlace]] = [SqlitePlace]
+PLACES: Sequence[Callable[[Path, ExitStack], Place]] = [SqlitePlace]
 """Another kind of store joins the suite here."""
 
 

@@ -54,6 +54,7 @@ class ScriptedStore:
         """Called before a commit looks at its guards; may raise, or commit something itself."""
         self.after_commit: Callable[[Transaction], None] = lambda _: None
         """Called when a commit has taken effect; may raise."""
+        self.before_load: Callable[[], None] = lambda: None
         self.between_pages: Callable[[], None] = lambda: None
 
     def _identity(self) -> Identity:
@@ -113,6 +114,7 @@ class ScriptedStore:
 
     def load(self, prefixes: Sequence[bytes] = (b"",)) -> "_Loading":
         self._check()
+        self.before_load()
         with self._lock:
             rows = [
                 (key, value)

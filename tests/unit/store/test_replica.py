@@ -234,8 +234,9 @@ def test_S11_a_restore_begins_a_new_incarnation(store: ScriptedStore) -> None:
         assert replica.snapshot.revision > old.revision
 
 
+@pytest.mark.parametrize("moment", ["before_load", "between_pages"])
 def test_S11_a_restore_in_the_middle_of_a_load_does_not_mix_two_lives(
-    store: ScriptedStore,
+    store: ScriptedStore, moment: str
 ) -> None:
     for number in range(15):
         commit(store, directory(f"d{number}", 10 + number))
@@ -248,7 +249,7 @@ def test_S11_a_restore_in_the_middle_of_a_load_does_not_mix_two_lives(
             restored.set()
             store.restore()
 
-    store.between_pages = restore
+    setattr(store, moment, restore)
     with replica_of(store) as replica:
         eventually(lambda: state_of(replica) is ReplicaState.SERVING)
         eventually(lambda: replica.snapshot.incarnation == "life2")

@@ -310,8 +310,9 @@ def test_S11_a_restore_through_sqlite_under_a_running_store_is_noticed(
     assert keys_of(store) == {b"kept", b"later"}
 
 
+@pytest.mark.parametrize("elsewhere", [True, False])
 def test_S11_a_mixture_of_a_backup_and_the_log_of_what_was_there_is_not_served(
-    path: Path, tmp_path: Path
+    path: Path, tmp_path: Path, elsewhere: bool
 ) -> None:
     # kill -9 leaves the write-ahead log; an operator copies a backup over the database only.
     store = SqliteStore(path, "la")
@@ -325,17 +326,23 @@ def test_S11_a_mixture_of_a_backup_and_the_log_of_what_was_there_is_not_served(
     with store._file.writing() as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     put(store, b"00001", b"more/00001")
-    wal = path.with_name("store.db-wal")
-    left = tmp_path / "left"
-    left.mkdir()
-    for file in (path, wal, path.with_name("store.db-life")):
-        shutil.copy(file, left / file.name)  # as kill -9 leaves it
+    left = {file.name: file.read_bytes() for file in path.parent.glob("store.db*")}
     store.close()
-    os.truncate(left / "store.db", 0)
-    with (left / "store.db").open("r+b") as target:  # in place, as cp does
-        target.write(backup.read_bytes())
+
+    folder = path.parent
+    if elsewhere:
+        folder = tmp_path / "left"
+        folder.mkdir()
+    left["store.db"] = backup.read_bytes()
+    del left["store.db-shm"]
+    for name, content in left.items():
+        file = folder / name
+        file.touch()
+        with file.open("r+b") as target:  # in place, as cp does
+            target.truncate()
+            target.write(content)
     with pytest.raises((StoreAway, Incompatible), match=r"damaged.*put it there again") as refused:
-        SqliteStore(left / "store.db", "la")
+        SqliteStore(folder / "store.db", "la")
     assert "\n" not in str(refused.value)
 
 

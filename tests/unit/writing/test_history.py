@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from directory.history import History, Revised, Subscription
-from directory.namespace.keys import EVENT
+from directory.namespace.keys import EVENT, REQUEST
 from directory.store.base import Put, StoreAway, Transaction
 from directory.store.events import event_count
 from directory.store.maintenance import Keeping, Maintenance
@@ -301,6 +301,27 @@ def test_answered_requests_are_kept_for_their_time(store: ScriptedStore, bench: 
     now_ms[0] = 1_601
     assert maintenance.step() == 1
     assert bench.create("/la/new", request_id="old").repeated
+
+
+def test_an_id_that_is_used_again_while_it_is_trimmed_is_kept(
+    store: ScriptedStore, bench: Bench
+) -> None:
+    bench.create("/la/t", request_id="r")
+    (row,) = store.read(REQUEST)
+    fresh = row.value.replace(b'"topic_count":0', b'"topic_count":9')
+    assert fresh != row.value
+
+    def use_again(transaction: Transaction) -> None:
+        store.before_commit = lambda _: None
+        store.commit(Transaction((), (Put(row.key, fresh),)))
+
+    store.before_commit = use_again
+    maintenance = Maintenance(
+        store, bench.history.index, Keeping(requests_ms=0), now_ms=lambda: 2**45
+    )
+    assert maintenance.step() == 0
+    assert [kept.value for kept in store.read(REQUEST)] == [fresh]
+    assert maintenance.step() == 1
 
 
 def test_many_old_requests_go_round_by_round(store: ScriptedStore, bench: Bench) -> None:

@@ -15,6 +15,7 @@ from directory.namespace.command import (
 )
 from directory.namespace.entry import Topic
 from directory.namespace.keys import EVENT, REQUEST, kafka_key
+from directory.namespace.snapshot import Snapshot
 from directory.store.base import KeyIs, Limits, Put, StoreAway, Transaction
 from directory.store.replica import ReplicaState
 from directory.writer import Written
@@ -375,8 +376,18 @@ def test_facts_are_seen_when_the_answer_comes_and_guarded(bench: Bench) -> None:
     assert bench.replica.snapshot.fact(key) == b"1"
 
 
-def test_facts_may_be_put_by_a_subscriber_of_the_replica(bench: Bench) -> None:
+def test_facts_may_be_put_by_a_subscriber_of_the_replica_which_waits_for_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = threading.Event()
+    waited: list[bool] = []
+    wait_for = bench.replica.wait_for
+
+    def watched(revision: int, timeout_seconds: float) -> Snapshot:
+        waited.append(bench.replica.in_own_thread)
+        return wait_for(revision, timeout_seconds)
+
+    monkeypatch.setattr(bench.replica, "wait_for", watched)
 
     def answer(applied: object) -> None:
         if not done.is_set():
@@ -386,6 +397,8 @@ def test_facts_may_be_put_by_a_subscriber_of_the_replica(bench: Bench) -> None:
     bench.replica.subscribe(answer)
     bench.create("/la/t")
     eventually(lambda: bench.replica.snapshot.fact(kafka_key("pin")) == b"1")
+    assert waited
+    assert not any(waited)
 
 
 def test_a_request_that_cannot_be_read_is_not_taken_for_a_new_one(
