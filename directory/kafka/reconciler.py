@@ -494,4 +494,4 @@ def _refuse_another(held: KafkaFacts, seen_id: str) -> None:
 
 def _refuse_when_stopped(held: KafkaFacts) -> None:
     if held.stop is not None:
-        raise VanishGuard(held.stop.text)
+        raise (KafkaReplaced if held.stop.kafka_id else VanishGuard)(held.stop.text)

@@ -138,7 +138,8 @@ def _wished_topic(
         or 0,
         provision=Provision.PENDING,
         provision_message="" if context.creates_in_kafka else _WAITS,
-        provision_attempt=context.new_attempt() if context.creates_in_kafka else "",
+        # No attempt yet: the reconciler records one right before it asks Kafka. Set here, it would
+        # make a topic that was in Kafka all along look like ours.
     )
 
 

@@ -175,7 +175,11 @@ def test_what_becomes_of_kafkas_side(
 @pytest.mark.parametrize("attempted", [True, False])
 def test_a_pending_topic_waits_only_if_kafka_may_have_it(*, attempted: bool) -> None:
     cluster = Cluster()
-    cluster.do(topic("/la/t"), creates_in_kafka=attempted)
+    made = cluster.do(topic("/la/t"), creates_in_kafka=True).entry
+    if attempted:
+        assert made is not None
+        news = TopicNews(path=path("/la/t"), entry_id=made.entry_id, provision_attempt="asked")
+        cluster.do(RecordTopics(news=(news,)))
     cluster.do(rm("/la/t"), deletes_in_kafka=True)
     assert bool(deleting(cluster)) is attempted
 

@@ -1,0 +1,28 @@
+"""A broker of this folder's own: a reconciler looks at every topic that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from deploy.local.kafka import KafkaBroker
+from directory.kafka.admin import ConfluentAdmin
+from tests.reconciling import drop, in_kafka
+
+
+@pytest.fixture(scope="module")
+def own_broker(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[KafkaBroker]:
+    with kafka_brokers() as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(own_broker: KafkaBroker) -> KafkaBroker:
+    """It, with no topic on it."""
+    admin = ConfluentAdmin([own_broker.bootstrap])
+    names = in_kafka(admin)
+    if names:
+        drop(admin, *names)
+    admin.close()
+    return own_broker

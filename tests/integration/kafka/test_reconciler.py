@@ -1,0 +1,517 @@
+"""The reconciler against a real broker: what becomes of topics, on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path as FilePath
+
+import pytest
+
+from deploy.local.kafka import KafkaBroker
+from directory.kafka.admin import ConfluentAdmin, Seen, Wish
+from directory.namespace.command import UpdateEntry
+from directory.namespace.entry import Kind, Policies, Provision
+from directory.namespace.mapping import MappingRule
+from resolver.errors import (
+    Absent,
+    InvalidArgument,
+    KafkaReplaced,
+    PhysicalNameTaken,
+    VanishGuard,
+)
+from resolver.path import Path
+from tests.reconciling import (
+    ALL,
+    MOUNT,
+    World,
+    admin_of,
+    drop,
+    eventually,
+    in_kafka,
+    make,
+    state_counts,
+    world,
+)
+
+
+@pytest.fixture
+def kafka(broker: KafkaBroker) -> ConfluentAdmin:
+    """Somebody else's tool."""
+    return ConfluentAdmin([broker.bootstrap])
+
+
+@pytest.fixture
+def here(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[World]:
+    with world(tmp_path / "store.db", admin_of(broker.bootstrap)) as made:
+        yield made
+
+
+# -- adoption ------------------------------------------------------------------------------------
+
+
+def test_existing_topics_are_adopted_flat_and_nothing_changes_in_kafka(
+    here: World, kafka: ConfluentAdmin, broker: KafkaBroker
+) -> None:
+    make(kafka, Wish("search.clicks", partitions=3, config={"retention.ms": "1000"}))
+    make(kafka, "orders", "a..b", "__system")
+    before, configs = kafka.survey(), kafka.configs(["search.clicks"])
+    here.sweep()
+    topics = here.topics()
+    assert here.states() == {"a..b": "ACTIVE", "orders": "ACTIVE", "search.clicks": "ACTIVE"}
+    clicks = topics["search.clicks"]
+    assert clicks.adopted
+    assert clicks.topic_id == before.topics["search.clicks"].topic_id
+    assert (clicks.partitions, clicks.replication_factor) == (3, 1)
+    assert dict(clicks.observed_config) == {"retention.ms": "1000"}
+    assert here.facts.pinned == broker.cluster_id
+    assert (kafka.survey(), kafka.configs(["search.clicks"])) == (before, configs)
+
+
+def test_names_are_split_where_the_config_says_and_stay_flat_where_that_makes_no_path(
+    broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
+) -> None:
+    make(kafka, "search.clicks", "search.views.raw", "search", "a..b")
+    admin = admin_of(broker.bootstrap)
+    with world(tmp_path / "store.db", admin, split_on=".") as here:
+        here.sweep()
+        assert set(here.topics()) == {"search/clicks", "search/views/raw", "search", "a..b"}
+
+
+def test_rules_map_and_can_be_read_before_and_hold_for_later_topics(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    make(kafka, "prod.search.clicks", "prod.orders", "tmp.x", "other")
+    here.sweep()
+    rules = [
+        MappingRule.of("tmp.*", ignore=True),
+        MappingRule.of("prod.*", split_on=".", strip_prefix="prod.", into="live"),
+    ]
+    plan = here.reconciler.adopt(rules, True, True)
+    told = {one.physical_name: (one.action, str(one.path), one.rule) for one in plan}
+    assert told["prod.search.clicks"] == ("move", "/la/t/live/search/clicks", 2)
+    assert told["other"][0] == "keep"
+    assert "prod.orders" in here.topics()
+
+    here.reconciler.adopt(rules, False, True)
+    assert {"live/search/clicks", "live/orders", "other"} <= set(here.topics())
+    make(kafka, "prod.search.views", "tmp.y")
+    here.sweep()
+    assert "live/search/views" in here.topics()
+    assert not [path for path in here.topics() if path.startswith("tmp.y")]
+
+
+def test_a_thousand_topics_are_adopted_in_one_round_with_their_configs(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    make(
+        kafka,
+        *(Wish(f"t.{number}", config={"retention.ms": str(number + 1)}) for number in range(1_000)),
+    )
+    here.sweep()
+    topics = here.topics()
+    assert state_counts(topics) == {"ACTIVE": 1_000}
+    assert topics["t.7"].observed_config["retention.ms"] == "8"
+    # Adopting them took batches, not a transaction for each.
+    assert here.replica.snapshot.revision < 20
+
+
+def test_topics_made_behind_our_back_are_adopted_and_deleted_ones_shown_missing(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    make(kafka, "a", "b")
+    here.sweep()
+    make(kafka, "c")
+    drop(kafka, "a")
+    here.sweep()
+    assert here.states() == {"a": "MISSING", "b": "ACTIVE", "c": "ACTIVE"}
+    assert here.reconciler.status().missing_count == 1
+    make(kafka, Wish("a"))
+    here.sweep()
+    assert here.states()["a"] == "REPLACED"
+    (drift,) = here.reconciler.drift(MOUNT)
+    assert (str(drift.path), drift.field) == ("/la/t/a", "topic_id")
+    assert drift.wanted != drift.found
+    # An operator accepts the new one.
+    here.reconciler.adopt([], False, False)
+    assert here.states()["a"] == "ACTIVE"
+    assert here.topics()["a"].topic_id == kafka.survey().topics["a"].topic_id
+    assert here.reconciler.drift(MOUNT) == []
+
+
+def test_partitions_and_configs_changed_behind_our_back_are_recorded(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    from confluent_kafka.admin import (
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        NewPartitions,
+    )
+
+    here.reconciler.step()
+    here.create("a", partitions=1, policies=Policies(topic_config={"retention.ms": "1000"}))
+    here.settle()
+    assert here.topics()["a"].drift_count == 0
+    tool = kafka._current()
+    for future in tool.create_partitions([NewPartitions("a", 4)]).values():
+        future.result(10)
+    entry = ConfigEntry("retention.ms", "5", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "a", incremental_configs=[entry])
+    for altered in tool.incremental_alter_configs([resource]).values():
+        altered.result(10)
+    here.sweep()
+    topic = here.topics()["a"]
+    assert (topic.partitions, topic.drift_count) == (4, 1)
+    (drift,) = here.reconciler.drift(MOUNT)
+    assert (drift.field, drift.wanted, drift.found) == ("config[retention.ms]", "1000", "5")
+    assert here.reconciler.status().drift_count == 1
+    assert kafka.configs(["a"]) == {"a": {"retention.ms": "5"}}, "drift is shown, not mended"
+
+
+# -- creating ------------------------------------------------------------------------------------
+
+
+def test_a_wish_becomes_a_topic_with_its_numbers_and_configs(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    here.reconciler.step()
+    here.mkdir("search")
+    here.create(
+        "search/clicks", partitions=6, policies=Policies(topic_config={"retention.ms": "1000"})
+    )
+    here.create("plain")
+    assert here.states() == {"plain": "PENDING", "search/clicks": "PENDING"}
+    here.settle()
+    topic = here.topics()["search/clicks"]
+    seen = kafka.describe(["search.clicks"])["search.clicks"]
+    assert isinstance(seen, Seen)
+    assert (topic.provision, topic.topic_id, topic.partitions) == (
+        Provision.ACTIVE,
+        seen.topic_id,
+        6,
+    )
+    assert kafka.configs(["search.clicks"])["search.clicks"] == {"retention.ms": "1000"}
+    assert dict(topic.observed_config) == {"retention.ms": "1000"}
+    assert topic.provision_attempt
+    plain = here.topics()["plain"]
+    assert (plain.partitions, plain.replication_factor) == (1, 1), "the broker's defaults, as seen"
+
+
+def test_the_running_reconciler_makes_a_new_topic_without_waiting_for_its_sweep(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    here.reconciler.start()
+    eventually(lambda: here.reconciler.status().reachable)
+    swept = here.reconciler._health.swept_at
+    here.create("quick")
+    eventually(lambda: here.states() == {"quick": "ACTIVE"})
+    assert here.reconciler._health.swept_at == swept
+    here.remove("quick")
+    eventually(lambda: not in_kafka(kafka))
+    eventually(here.nothing_left_to_reap)
+    assert here.reconciler._health.swept_at == swept
+
+
+def test_what_kafka_refuses_is_failed_in_its_words_and_stays_so(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    here.reconciler.step()
+    here.create("rf", replication_factor=3)
+    here.create("config", policies=Policies(topic_config={"retention.ms": "soon"}))
+    here.create("many", partitions=10_000_000)
+    here.create("good")
+    here.settle()
+    assert here.states() == {
+        "config": "FAILED",
+        "good": "ACTIVE",
+        "many": "FAILED",
+        "rf": "FAILED",
+    }
+    topics = here.topics()
+    assert "replication factor of 3 cannot be reached" in topics["rf"].provision_message
+    assert "Invalid value soon" in topics["config"].provision_message
+    assert topics["rf"].provision_attempt == ""
+    # Somebody makes such a topic later: it is not ours.
+    make(kafka, "rf")
+    here.sweep()
+    assert here.states()["rf"] == "FAILED"
+    here.remove("rf")
+    here.sweep()
+    assert "rf" in in_kafka(kafka)
+
+
+def test_a_topic_that_is_in_kafka_already_is_not_ours_until_adopted(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    here.reconciler.step()
+    make(kafka, Wish("mine", partitions=2))
+    here.create("mine", partitions=5)  # before any sweep saw it
+    here.settle()
+    topic = here.topics()["mine"]
+    assert topic.provision is Provision.FAILED
+    assert "exists in Kafka and was not made by kdir" in topic.provision_message
+    assert "kdir adopt" in topic.provision_message
+    (row,) = here.reconciler.adopt([], True, False)
+    assert (row.action, str(row.path)) == ("adopt", "/la/t/mine")
+    assert here.states() == {"mine": "FAILED"}
+    here.reconciler.adopt([], False, False)
+    topic = here.topics()["mine"]
+    assert (topic.provision, topic.partitions) == (Provision.ACTIVE, 2)
+    with pytest.raises(PhysicalNameTaken):
+        here.create("other", physical_name="mine")
+
+
+def test_a_wish_that_is_older_than_a_lower_ceiling_is_failed_not_kept_for_later(
+    broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
+) -> None:
+    admin = admin_of(broker.bootstrap)
+    with world(tmp_path / "store.db", admin) as before:
+        before.reconciler.step()
+        before.create("late")
+    with world(tmp_path / "store.db", admin, ceiling=frozenset()) as here:
+        here.settle()
+        assert here.states() == {"late": "FAILED"}
+        assert "ceiling" in here.topics()["late"].provision_message
+    with world(tmp_path / "store.db", admin) as after:
+        after.settle()
+        assert after.states() == {"late": "FAILED"}
+    assert in_kafka(kafka) == set()
+
+
+# -- deleting ------------------------------------------------------------------------------------
+
+
+def test_a_removed_topic_goes_from_kafka_and_is_not_adopted_again(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    make(kafka, "a", "b")
+    here.sweep()
+    here.remove("a")
+    assert [topic.physical_name for topic in here.removed()] == ["a"]
+    assert here.reconciler.status().pending_count == 1
+    here.settle()
+    assert in_kafka(kafka) == {"b"}
+    here.sweep()
+    assert here.states() == {"b": "ACTIVE"}
+    assert here.nothing_left_to_reap()
+
+
+def test_without_the_delete_aspect_a_removed_topic_is_left_alone_and_stays_out(
+    broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
+) -> None:
+    make(kafka, "a", "b")
+    admin = admin_of(broker.bootstrap)
+    with world(tmp_path / "store.db", admin, ceiling=frozenset({"create"})) as here:
+        here.sweep()
+        here.remove("a")
+        here.sweep()
+        assert here.states() == {"b": "ACTIVE"}
+        assert in_kafka(kafka) == {"a", "b"}
+        rows = {one.physical_name: one.action for one in here.reconciler.adopt([], True, False)}
+        assert rows == {"a": "detached", "b": "keep"}
+        # Made anew behind our back it is another topic, and adopted as such.
+        drop(kafka, "a")
+        make(kafka, Wish("a"))
+        here.sweep()
+        assert here.states() == {"a": "ACTIVE", "b": "ACTIVE"}
+
+
+def test_a_delete_that_waits_when_the_ceiling_is_lowered_becomes_a_detached_record(
+    broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
+) -> None:
+    make(kafka, "a")
+    admin = admin_of(broker.bootstrap)
+    with world(tmp_path / "store.db", admin) as before:
+        before.sweep()
+        before.remove("a")
+        assert len(before.removed()) == 1
+    for ceiling in (frozenset({"create"}), ALL):  # raising it again fires no old wish
+        with world(tmp_path / "store.db", admin, ceiling=ceiling) as here:
+            here.settle()
+            assert here.nothing_left_to_reap()
+            assert here.states() == {}
+            assert in_kafka(kafka) == {"a"}
+
+
+def test_a_topic_that_was_replaced_in_kafka_survives_the_removal_of_its_entry(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    make(kafka, "a")
+    here.sweep()
+    drop(kafka, "a")
+    make(kafka, Wish("a", partitions=7))
+    here.remove("a")  # kdir has not seen yet that it is another one
+    here.settle()
+    seen = kafka.describe(["a"])["a"]
+    assert isinstance(seen, Seen)
+    assert seen.partitions == 7
+    here.sweep()
+    assert here.topics()["a"].topic_id == seen.topic_id, "it is a topic made behind our back"
+
+
+def test_a_removed_directory_takes_all_its_topics_along(here: World, kafka: ConfluentAdmin) -> None:
+    here.reconciler.step()
+    here.mkdir("d/e")
+    for number in range(30):
+        here.create(f"d/e/t{number}")
+    here.create("keep")
+    here.settle()
+    assert len(in_kafka(kafka)) == 31
+    here.remove("d", Kind.DIRECTORY)
+    here.settle(60)
+    assert in_kafka(kafka) == {"keep"}
+    assert here.nothing_left_to_reap()
+    here.sweep()
+    assert here.states() == {"keep": "ACTIVE"}
+
+
+def test_a_topic_removed_before_kafka_had_it_is_never_made(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    here.reconciler.step()
+    here.create("a")
+    here.remove("a")
+    here.settle()
+    assert in_kafka(kafka) == set()
+    assert here.nothing_left_to_reap()
+
+
+# -- guards --------------------------------------------------------------------------------------
+
+
+def test_when_too_many_topics_vanish_everything_stops_until_acknowledged(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    make(kafka, *(f"t{number}" for number in range(10)))
+    here.sweep()
+    drop(kafka, *(f"t{number}" for number in range(10)))
+    make(kafka, "new")
+    here.sweep()
+    here.create("wished")
+    text = here.stopped
+    assert text.startswith("10 of 10 topics vanished")
+    assert here.reconciler.status().stopped == text
+    for _ in range(3):
+        here.sweep()
+    assert state_counts(here.topics()) == {"ACTIVE": 10, "PENDING": 1}, "nothing is done"
+    assert in_kafka(kafka) == {"new"}
+    with pytest.raises(VanishGuard):
+        here.reconciler.adopt([], False, False)
+
+    with pytest.raises(InvalidArgument, match="10 of 10 topics vanished"):
+        here.reconciler.acknowledge("yes, yes")
+    here.reconciler.acknowledge(text)
+    here.settle()
+    assert state_counts(here.topics()) == {"MISSING": 10, "ACTIVE": 2}
+    assert here.stopped == ""
+    assert here.facts.allowed == 0, "an acknowledgement is used once"
+    with pytest.raises(InvalidArgument, match="nothing is stopped"):
+        here.reconciler.acknowledge(text)
+
+
+def test_one_of_ten_may_go_and_a_stop_does_not_end_by_itself(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    make(kafka, *(f"t{number}" for number in range(10)))
+    here.sweep()
+    drop(kafka, "t0")
+    here.sweep()
+    assert here.stopped == ""
+    assert here.states()["t0"] == "MISSING"
+    drop(kafka, *(f"t{number}" for number in range(1, 10)))
+    here.sweep()
+    assert "9 of 9 topics" in here.stopped
+
+
+def test_another_kafka_at_the_address_stops_everything_and_the_right_one_ends_that(
+    broker: KafkaBroker,
+    kafka: ConfluentAdmin,
+    kafka_brokers: Callable[..., KafkaBroker],
+    tmp_path: FilePath,
+) -> None:
+    make(kafka, "a")
+    admin = admin_of(broker.bootstrap)
+    with world(tmp_path / "store.db", admin) as here:
+        here.sweep()
+        here.create("wished")
+    with kafka_brokers() as other:
+        foreign = ConfluentAdmin([other.bootstrap])
+        make(foreign, "x")
+        with world(tmp_path / "store.db", admin_of(other.bootstrap)) as here:
+            here.settle()
+            assert broker.cluster_id in here.stopped
+            assert other.cluster_id in here.stopped
+            assert "1 of 1 topics are not there" in here.stopped
+            status = here.reconciler.status()
+            assert (status.pinned_cluster_id, status.seen_cluster_id) == (
+                broker.cluster_id,
+                other.cluster_id,
+            )
+            assert here.states() == {"a": "ACTIVE", "wished": "PENDING"}
+            assert in_kafka(foreign) == {"x"}
+            with pytest.raises(KafkaReplaced):
+                here.reconciler.look_up("x")
+        with world(tmp_path / "store.db", admin) as here:
+            here.settle()
+            assert here.stopped == ""
+            assert here.states() == {"a": "ACTIVE", "wished": "ACTIVE"}
+        with world(tmp_path / "store.db", admin_of(other.bootstrap)) as here:
+            here.settle()
+            here.reconciler.acknowledge(here.stopped)
+            here.settle()
+            assert here.facts.pinned == other.cluster_id
+            assert here.stopped == ""
+            assert here.states() == {"a": "MISSING", "wished": "MISSING", "x": "ACTIVE"}
+
+
+def test_a_kafka_that_was_exchanged_between_two_sweeps_gets_no_topic(
+    broker: KafkaBroker,
+    kafka_brokers: Callable[..., KafkaBroker],
+    tmp_path: FilePath,
+) -> None:
+    address = [broker.bootstrap]
+    with (
+        kafka_brokers() as other,
+        world(tmp_path / "store.db", lambda: ConfluentAdmin([address[0]])) as here,
+    ):
+        here.sweep()
+        address[0] = other.bootstrap
+        here.reconciler._term.close_admin()  # type: ignore[union-attr]
+        here.create("wished")
+        here.reconciler.step()
+        here.reconciler.step()
+        assert here.states() == {"wished": "PENDING"}
+        assert other.cluster_id in here.stopped
+        assert in_kafka(ConfluentAdmin([other.bootstrap])) == set()
+
+
+# -- looking -------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_looked_up_for_adoption_by_path(here: World, kafka: ConfluentAdmin) -> None:
+    here.sweep()
+    make(kafka, Wish("solo", partitions=2, config={"retention.ms": "9"}))
+    found = here.reconciler.look_up("solo")
+    assert (found.partitions, dict(found.config)) == (2, {"retention.ms": "9"})
+    with pytest.raises(Absent):
+        here.reconciler.look_up("nobody")
+
+
+def test_drift_is_listed_below_a_path_only(here: World, kafka: ConfluentAdmin) -> None:
+    here.sweep()
+    here.mkdir("d")
+    for path in ("d/a", "b"):
+        here.create(path)
+    here.settle()
+    for path in ("d/a", "b"):
+        changes = {"policies.topic_config.retention.ms": "77"}
+        here.execute(
+            UpdateEntry(path=MOUNT.join(path.split("/")), kind=Kind.TOPIC, changes=changes)
+        )
+    here.sweep()
+    below = here.reconciler.drift(Path.parse("/la/t/d"))
+    assert [str(one.path) for one in below] == ["/la/t/d/a"]
+    assert (below[0].wanted, below[0].found) == ("77", "(default)")
+    assert [str(one.path) for one in here.reconciler.drift(Path.parse("/la/t/b"))] == ["/la/t/b"]
+    assert here.reconciler.status().drift_count == 2
+    assert kafka.configs(["b"]) == {"b": {}}

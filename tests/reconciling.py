@@ -1,0 +1,195 @@
+"""A cluster's store, replica, writer and reconciler in this process, over a real Kafka.
+
+Imported as ``tests.reconciling``. The reconciler's thread runs only where a test starts it;
+``step`` makes one round in the test's own thread, so that nothing depends on timing.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+from typing import Any, TypeVar
+
+from directory.codec import ProtoCodec
+from directory.kafka import walk
+from directory.kafka.admin import ConfluentAdmin, Done, KafkaAdmin, Seen, Wish
+from directory.kafka.facts import KafkaFacts
+from directory.kafka.reconciler import Reconciler
+from directory.kafka.settings import KafkaSettings
+from directory.namespace.command import Command, CreateDirectory, CreateTopic, DeleteEntry
+from directory.namespace.entry import DELETED_ID, Kind, Topic
+from directory.store.replica import Replica
+from directory.store.sqlite import SqliteStore
+from directory.writer import Writer, Written
+from resolver.path import Path
+
+__all__ = [
+    "MOUNT",
+    "World",
+    "admin_of",
+    "drop",
+    "eventually",
+    "in_kafka",
+    "make",
+    "state_counts",
+    "world",
+]
+
+MOUNT = Path.parse("/la/t")
+ALL = frozenset({"create", "delete"})
+T = TypeVar("T")
+
+
+def admin_of(bootstrap: str, timeout_seconds: float = 5.0) -> Callable[[], ConfluentAdmin]:
+    """What opens connections to a broker."""
+    return lambda: ConfluentAdmin([bootstrap], timeout_seconds=timeout_seconds)
+
+
+def eventually(look: Callable[[], T], timeout_seconds: float = 30.0) -> T:
+    """What ``look`` gives once it is true."""
+    deadline = time.monotonic() + timeout_seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not within {timeout_seconds:g} s"
+        time.sleep(0.02)
+    return found
+
+
+def in_kafka(kafka: ConfluentAdmin) -> set[str]:
+    """The topics that Kafka shows, its own aside."""
+    return {name for name, seen in kafka.survey().topics.items() if not seen.internal}
+
+
+def make(kafka: ConfluentAdmin, *wishes: str | Wish) -> None:
+    """Somebody makes topics with another tool, and they are there."""
+    topics = [wish if isinstance(wish, Wish) else Wish(wish) for wish in wishes]
+    assert set(kafka.create(topics).values()) <= {Done()}
+    eventually(
+        lambda: all(
+            isinstance(seen := kafka.describe([wish.name]).get(wish.name), Seen) and seen.partitions
+            for wish in topics
+        )
+    )
+
+
+def drop(kafka: ConfluentAdmin, *names: str) -> None:
+    """Somebody deletes topics with another tool, and they are gone."""
+    assert set(kafka.delete(names).values()) <= {Done()}
+    eventually(lambda: not kafka.describe(names))
+
+
+class World:
+    """One server of a cluster. Several may share the store's file."""
+
+    def __init__(
+        self, file: FilePath, admin: Callable[[], KafkaAdmin], writer: Any = None, **settings: Any
+    ) -> None:
+        self.store = SqliteStore(file, "la-t")
+        codec = ProtoCodec()
+        self.replica = Replica(self.store, codec)
+        self.replica.start()
+        eventually(lambda: self.replica.state.value == "serving")
+        self.writer = Writer(self.store, self.replica, codec, lambda: MOUNT)
+        self.ceiling: frozenset[str] = settings.get("ceiling", ALL)
+        self.now = 0.0
+        self.admin = admin
+        self.reconciler = Reconciler(
+            "la-t",
+            self.store,
+            self.replica,
+            writer(self.writer) if writer else self.writer,
+            lambda: MOUNT,
+            KafkaSettings(**({"bootstrap": ("unused:1",), "ceiling": ALL} | settings)),
+            admin,
+            clock=lambda: self.now + time.monotonic(),
+            chance=random.Random(7),
+        )
+        # As `start` does, which not every test calls.
+        self.replica.subscribe(self.reconciler._on_applied)
+
+    def close(self) -> None:
+        self.reconciler.stop(20)
+        self.reconciler._resign()
+        self.replica.stop()
+        self.store.close()
+
+    def sweep(self) -> float:
+        """One round in which everything is due."""
+        self.now += 3600
+        return self.reconciler.step()
+
+    def settle(self, rounds: int = 20) -> None:
+        """Rounds until nothing is due for a while; time passes between them."""
+        for _ in range(rounds):
+            delay = self.reconciler.step()
+            if delay > 10:
+                return
+            self.now += delay
+        raise AssertionError("it never settles")
+
+    # -- what people do ----------------------------------------------------------------------------
+
+    def execute(self, command: Command) -> Written:
+        return self.writer.execute(
+            command,
+            creates_in_kafka="create" in self.ceiling,
+            deletes_in_kafka="delete" in self.ceiling,
+        )
+
+    def create(self, path: str, **fields: Any) -> None:
+        self.execute(CreateTopic(path=MOUNT.join(path.split("/")), **fields))
+
+    def mkdir(self, path: str) -> None:
+        self.execute(CreateDirectory(path=MOUNT.join(path.split("/")), make_parents=True))
+
+    def remove(self, path: str, kind: Kind | None = None) -> None:
+        self.execute(DeleteEntry(path=MOUNT.join(path.split("/")), kind=kind, recursive=True))
+
+    # -- what stands -------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> KafkaFacts:
+        return KafkaFacts.of(self.replica.snapshot)
+
+    @property
+    def stopped(self) -> str:
+        stop = self.facts.stop
+        return stop.text if stop else ""
+
+    def topics(self) -> dict[str, Topic]:
+        """By path below the mount."""
+        return {
+            "/".join(one.path.below(MOUNT)): one.topic
+            for one in walk.recorded(self.replica.snapshot, MOUNT)
+        }
+
+    def states(self) -> dict[str, str]:
+        return {path: topic.provision.name for path, topic in sorted(self.topics().items())}
+
+    def removed(self) -> Sequence[Topic]:
+        """Topics that wait for Kafka."""
+        return [one.topic for one in walk.doomed(self.replica.snapshot)]
+
+    def nothing_left_to_reap(self) -> bool:
+        node = self.replica.snapshot.node(DELETED_ID)
+        return node is None or not (node.topics or node.containers)
+
+
+@contextmanager
+def world(file: FilePath, admin: Callable[[], KafkaAdmin], **settings: Any) -> Iterator[World]:
+    """A server that ends with the test."""
+    made = World(file, admin, **settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def state_counts(topics: Mapping[str, Topic]) -> dict[str, int]:
+    """How many topics stand how."""
+    counts: dict[str, int] = {}
+    for topic in topics.values():
+        counts[topic.provision.name] = counts.get(topic.provision.name, 0) + 1
+    return counts
