@@ -144,6 +144,14 @@ class LocalProcess:
             os.killpg(self.pid, number)
 
 
+def is_recorded(record: Path) -> bool:
+    """Whether the detached process that `record` names is still there."""
+    if not record.exists():
+        return False
+    identity = record.read_text()
+    return _identity(int(identity.split(maxsplit=1)[0])) == identity
+
+
 def stop_recorded(record: Path, grace_seconds: float = 20) -> bool:
     """End the detached process that `record` names; whether it was still there.
 

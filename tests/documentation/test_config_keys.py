@@ -1,0 +1,96 @@
+"""docs/operating.md documents every key of a server's config, by examples that are right."""
+
+import ast
+import re
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+
+from directory import config
+from directory.config import ConfigError, Limits, parse_config
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "operating.md"
+_ROW = re.compile(r"^\| `(?P<key>[^`]+)` \| (?:`(?P<example>[^`]+)`)? ?\| (?P<words>.+) \|$", re.MULTILINE)
+_READERS = {"text", "flag", "path", "texts", "addresses", "table", "take"}
+_REFUSED = {"tls", "auth"}
+
+
+@dataclass(frozen=True, slots=True)
+class Documented:
+    key: str
+    example: str
+    words: str
+
+
+def documented() -> dict[str, Documented]:
+    """The rows of the table."""
+    section = PAGE.read_text().partition("## Config")[2].partition("\n## ")[0]
+    rows = (Documented(m["key"].strip("[]"), m["example"] or "", m["words"])
+            for m in _ROW.finditer(section))  # fmt: skip
+    return {row.key: row for row in rows}
+
+
+def read_by_the_code() -> set[str]:
+    """The last part of every key that config.py asks a table for."""
+    tree = ast.parse(Path(config.__file__).read_text())
+    found = {one.name for one in fields(Limits)} | _REFUSED
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=reader), args=[ast.Constant(value=str(key)), *_]):
+                if reader in _READERS:
+                    found.add(key)
+            case ast.Call(func=ast.Name(id="_choice"), args=[_, ast.Constant(value=str(key)), *_]):
+                found.add(key)
+    return found
+
+
+def test_every_key_that_the_code_reads_is_documented() -> None:
+    assert {"bootstrap", "mode", "into", "workers", "advertise", "tls"} <= read_by_the_code()
+    last = {key.rpartition(".")[2] for key in documented()}
+    tables = {"kafka", "limits"}
+    assert read_by_the_code() - last - tables == set()
+
+
+@pytest.mark.parametrize("row", documented().values(), ids=lambda row: row.key)
+def test_each_example_is_taken(row: Documented) -> None:
+    text = _document(row)
+    if row.key in _REFUSED:
+        with pytest.raises(ConfigError, match="identities"):
+            parse_config(tomllib.loads(text))
+    else:
+        parse_config(tomllib.loads(text), base=ROOT)
+
+
+def test_an_example_of_an_unknown_key_is_not_taken() -> None:
+    row = Documented("kafka.rules.inot", 'rules = [{ match = "*", inot = "x" }]', "")
+    with pytest.raises(ConfigError, match="into"):
+        parse_config(tomllib.loads(_document(row)))
+
+
+@pytest.mark.parametrize("limit", fields(Limits), ids=lambda limit: limit.name)
+def test_limits_are_shown_with_their_defaults(limit: object) -> None:
+    name = limit.name  # type: ignore[attr-defined]
+    default = (
+        f"{getattr(Limits(), name):g}" if name.endswith("_seconds") else getattr(Limits(), name)
+    )
+    row = documented()[f"limits.{name}"]
+    assert row.example == f"{name} = {default}"
+    assert row.words.endswith(f"; {default}")
+
+
+def _document(row: Documented) -> str:
+    """A whole config around an example; the example holds the key that it is about."""
+    table = row.key.partition(".")[0]
+    if table in _REFUSED:
+        return f"[{table}]\n"
+    assert row.example, f"{row.key} has no example"
+    assert row.key.rpartition(".")[2] in row.example or row.key in {"links"}
+    if table == "kafka":
+        needed = "" if row.key == "kafka.bootstrap" else 'bootstrap = ["127.0.0.1:9092"]\n'
+        return f"[kafka]\n{needed}{row.example}\n"
+    if table in {"links", "limits"}:
+        return f'mount = "/la/tracking"\n[{table}]\n{row.example}\n'
+    return f"{row.example}\n"
