@@ -49,6 +49,8 @@ class Kept:
     """By the clock, when it was asked for: its age counts from then."""
     message: str = ""
     metadata: Mapping[str, str] | None = None
+    attempts: tuple[str, ...] = ()
+    """Of an absence: the questions that led to it."""
     followed: Followed | None = None
     original: TopicLocation | None = None
     """Where ``location`` is marked stale: the answer as it was given."""

@@ -18,6 +18,7 @@ from resolver.endpoints import AllowList, Health, parse_servers
 from resolver.errors import KdirError
 from resolver.location import Listener, TopicLocation
 from resolver.lookups import Lookups, Wanted
+from resolver.outcome import Failed, Found, NotThere
 from resolver.owner import Owner, Owners
 from resolver.path import Path
 from resolver.resolution import Rules
@@ -26,6 +27,12 @@ from resolver.walker import Positions, Walker
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+
+    from resolver.following import Following
+    from resolver.listing import Listing
+    from resolver.outcome import Sender
+    from resolver.trace import Trace
+    from resolver.watching import Watching
 
 __all__ = ["Listener", "Owner", "Resolver", "TopicLocation"]
 
@@ -47,6 +54,8 @@ class Resolver:
             cannot be asked; 0 = never.
         recursive: let the servers walk on in one's name.
         principal: whose memory this is; only the disk needs it, to keep those of two apart.
+        watch: follow the changes of the clusters that answer, so that what was resolved once is
+            given again without a call, and changes are seen as they happen.
         transport: how to reach servers; given, it is the caller's to close.
         allow: which endpoints of referrals may be asked; by default all but special addresses,
             and this machine only when all of ``servers`` are on it.
@@ -65,6 +74,7 @@ class Resolver:
         max_stale_seconds: float = DEFAULT_STALE_SECONDS,
         recursive: bool = False,
         principal: str = "",
+        watch: bool = False,
         transport: Transport | None = None,
         allow: AllowList | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -91,6 +101,9 @@ class Resolver:
             self._lookups, self._cache, self._transport, self._health, self._rules, clock
         )
         self._kept = self._cache.answers.get
+        self._following: Following | None = None
+        if watch:
+            self._follow_changes(automatic=True)
 
     # -- resolving -------------------------------------------------------------------------
 
@@ -214,6 +227,196 @@ class Resolver:
             at_parent=at_parent,
         )
 
+    # -- reading more than one place -------------------------------------------------------
+
+    def list(  # noqa: PLR0913 - each is a keyword with a default, documented below
+        self,
+        path: str | Path,
+        *,
+        recursive: bool = False,
+        across: bool = True,
+        name_glob: str = "",
+        kinds: Iterable[str] = (),
+        include_system: bool = False,
+        page_size: int = 0,
+        one_revision: bool = False,
+        token: str = "",
+        timeout_seconds: float | None = None,
+    ) -> Listing:
+        """The entries of a directory, page by page as they are iterated.
+
+        A union link's targets are merged, the first target's entry of a name counts. What is no
+        directory lists itself. Parts that did not answer are named in ``Listing.not_listed``.
+
+        Args:
+            path: canonical.
+            recursive: all below it too; links are shown, not entered.
+            across: with ``recursive``, enter the clusters mounted below.
+            name_glob: only names that match this, within one segment.
+            kinds: only these: ``directory``, ``topic``, ``link``, ``mount``.
+            include_system: entries whose name begins with ``__`` too.
+            page_size: most entries a page, 10,000 at most; 0 = the server's choice.
+            one_revision: all pages of a cluster from one revision, or ``RevisionGone``.
+            token: read at least this.
+            timeout_seconds: of each page, the way to its server included.
+
+        Raises:
+            KdirError: nothing could be listed; as ``resolve``.
+        """
+        from resolver.listing import Filter, Lists
+
+        lists = Lists(self._lookups, self._owners, self._rules, self._clock)
+        wanted = Filter(
+            name_glob=name_glob,
+            kinds=tuple(_kind(kind) for kind in kinds),
+            include_system=include_system,
+        )
+        return lists.open(
+            _path(path),
+            wanted,
+            recursive=recursive,
+            across=across,
+            page_size=page_size,
+            one_revision=one_revision,
+            token=token,
+            timeout_seconds=self._seconds(timeout_seconds),
+        )
+
+    def which(
+        self,
+        cluster: str,
+        topic: str,
+        *,
+        token: str = "",
+        timeout_seconds: float | None = None,
+    ) -> TopicLocation:
+        """The way back: where a topic of Kafka is in the tree.
+
+        Args:
+            cluster: its name or id; empty = that of the first server that answers.
+            topic: the topic's name in Kafka.
+            token: read at least this.
+            timeout_seconds: of the whole.
+
+        Raises:
+            Absent: the cluster says that it has no such topic.
+            NoRoute: no cluster of this name is known.
+            KdirError: as ``resolve``.
+        """
+        from resolver.locate import Locator
+
+        locator = Locator(self._transport, self._health, self._allow.refusal, self._clock)
+        session = self._lookups.session.with_token(token)
+        deadline = self._deadline(timeout_seconds)
+        return locator.locate(self.servers, cluster, topic, session, deadline)
+
+    def trace(
+        self,
+        path: str | Path,
+        *,
+        prefer: str = "",
+        use_cache: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> Trace:
+        """One resolve, hop by hop; what went wrong is in ``Trace.error``, not raised.
+
+        ``use_cache``: begin at the deepest mount that is known, as ``resolve`` would.
+        """
+        from resolver.trace import trace_of
+
+        parsed, wanted = _path(path), Wanted(_kind(prefer))
+        rules = self._rules(wanted)
+        started = self._clock()
+        walk = self._lookups.walk(
+            parsed,
+            rules if use_cache else rules.without_hints(),
+            wanted,
+            "",
+            self._deadline(timeout_seconds),
+        )
+        return trace_of(walk, self._clock() - started)
+
+    # -- changes ---------------------------------------------------------------------------
+
+    def watch(
+        self,
+        path: str | Path,
+        *,
+        after: str = "",
+        checkpoint_seconds: int = 5,
+        timeout_seconds: float | None = None,
+    ) -> Watching:
+        """The changes at and below a path, in the cluster that owns it, as they come.
+
+        Iterate it; ``close`` it from any thread. It goes on by itself when a connection breaks.
+
+        Args:
+            path: canonical.
+            after: a token of an earlier watch or answer to go on after; empty = from now on.
+            checkpoint_seconds: at most so long between two answers.
+            timeout_seconds: of finding the owner.
+
+        Raises:
+            KdirError: the owner cannot be found; as ``resolve``, but for Absent.
+        """
+        parsed = _path(path)
+        self._owners.owner_of(parsed, Wanted(), self._deadline(timeout_seconds))
+        return self._watching(parsed, after, checkpoint_seconds)
+
+    def follow(self, path: str | Path, *, timeout_seconds: float | None = None) -> None:
+        """Follow the changes of the cluster that owns a path: its answers stay fresh from now on.
+
+        Raises:
+            KdirError: the owner cannot be found; as ``resolve``.
+        """
+        deadline = self._deadline(timeout_seconds)
+        since = self._clock()
+        sender, seconds = self._prove(_path(path), deadline)
+        following = self._follow_changes(automatic=False)
+        following.follow(sender, since + seconds)
+
+    def _follow_changes(self, *, automatic: bool) -> Following:
+        from resolver.following import Following
+
+        if self._following is None:
+            self._following = Following(
+                self._cache,
+                lambda path, token: self._watching(path, token, 5),
+                lambda mount: self._prove(mount, self._deadline(None)),
+                self._clock,
+                automatic=automatic,
+            )
+            self._lookups.following = self._following
+        return self._following
+
+    def _watching(self, path: Path, after: str, checkpoint_seconds: int) -> Watching:
+        from resolver.watching import Watching
+
+        def find_owner(again: bool) -> Owner:  # noqa: FBT001 - one caller
+            wanted = Wanted(_kind("directory"))
+            return self._owners.owner_of(path, wanted, self._deadline(None), fresh=again)
+
+        return Watching(
+            path,
+            after,
+            find_owner,
+            self._transport,
+            checkpoint_seconds=checkpoint_seconds,
+            clock=self._clock,
+        )
+
+    def _prove(self, path: Path, deadline: float) -> tuple[Sender, int]:
+        """Who owns a path, by the tree and not by memory, and how long that may be believed."""
+        wanted = Wanted(_kind("directory"))
+        rules = self._rules(wanted).without_hints()
+        since = self._clock()
+        walk = self._lookups.walk(path, rules, wanted, "", deadline)
+        self._lookups.learn(walk, since)
+        end = walk.next()
+        if isinstance(end, Found | NotThere):
+            return end.sender, end.grounds_seconds
+        raise end.error if isinstance(end, Failed) else errors.Internal(f"{path}: {end}")
+
     # -- housekeeping ----------------------------------------------------------------------
 
     def forget(self, path: str | Path = "/") -> None:
@@ -222,6 +425,8 @@ class Resolver:
 
     def close(self) -> None:
         """Give back what was opened. The resolver cannot be used afterwards."""
+        if self._following is not None:
+            self._following.close()
         if self._owns_transport:
             self._transport.close()
 
@@ -238,9 +443,11 @@ class Resolver:
 
     # -- inside ----------------------------------------------------------------------------
 
+    def _seconds(self, timeout_seconds: float | None) -> float:
+        return self._timeout_seconds if timeout_seconds is None else timeout_seconds
+
     def _deadline(self, timeout_seconds: float | None) -> float:
-        seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-        return self._clock() + seconds
+        return self._clock() + self._seconds(timeout_seconds)
 
     def _rules(self, wanted: Wanted) -> Rules:
         return Rules(

@@ -10,18 +10,21 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from resolver import errors
 from resolver.cache import Cache, Followed, Kept
 from resolver.errors import KdirError
 from resolver.fork import FALLBACK_SECONDS, could_not_be_asked
 from resolver.location import TopicLocation, location_of
-from resolver.outcome import Failed, Found, NotThere, Way
+from resolver.outcome import Failed, Found, NotThere, Sender, Way
 from resolver.path import Path
 from resolver.resolution import Resolution, Rules
 from resolver.token import Token
 from resolver.walker import Question, Walker
+
+if TYPE_CHECKING:
+    from resolver.following import Following
 
 __all__ = ["Lookups", "Wanted"]
 
@@ -86,8 +89,8 @@ class Lookups:
         self._walker = make_walker()
         self._flights = _Flights()
         self.session = Session()
-        self.follower: Callable[[Found | NotThere], Followed | None] = lambda _: None
-        """Tells whether the changes of an answer's cluster are followed."""
+        self.following: Following | None = None
+        """Keeps answers fresh by their clusters' changes, if that is wished."""
 
     @property
     def walker(self) -> Walker:
@@ -102,6 +105,8 @@ class Lookups:
             self._walker = self._make_walker()
             self._cache.renew_lock()
             self.session.renew_lock()
+            if self.following is not None:
+                self.following.renew()
             flights = self._flights = _Flights()
         return flights
 
@@ -235,7 +240,7 @@ class Lookups:
                     cluster_id=sender.cluster_id,
                     mount=sender.mount,
                     asked_at=since,
-                    followed=None if links else self.follower(end),
+                    followed=self._followed(end, since),
                 )
             case NotThere(path=canonical, sender=sender):
                 error = absent_error(path, end)
@@ -249,14 +254,33 @@ class Lookups:
                     asked_at=since,
                     message=error.message,
                     metadata=error.metadata,
-                    followed=None if end.links else self.follower(end),
+                    attempts=tuple(map(str, walk.attempts)),
+                    followed=self._followed(end, since),
                 )
             case Failed(error=error):
                 return self._stale_or_raise(path, wanted, error)
             case _:
                 raise AssertionError(f"a walk to {path} did not end: {end}")
-        self._cache.keep(wanted.key(str(path)), kept)
+        self._keep(wanted.key(str(path)), kept, sender)
         return kept
+
+    def _followed(self, end: Found | NotThere, since: float) -> Followed | None:
+        # Behind a link the answer rests on more than its own cluster.
+        if self.following is None or end.links:
+            return None
+        return self.following.of(end, since)
+
+    def _keep(self, key: Hashable, kept: Kept, sender: Sender) -> None:
+        """Remember an answer, unless a change that this client knows of has overtaken it.
+
+        The look comes after the keeping: whoever learns of a change notes its revision first and
+        drops answers then, so that one of the two finds an old answer.
+        """
+        self._cache.keep(key, kept)
+        followed = kept.followed
+        overtaken = followed is not None and sender.revision < followed.revision
+        if overtaken or self.session.is_before(sender):
+            self._cache.forget(key)
 
     def _stale_or_raise(self, path: Path, wanted: Wanted, error: KdirError) -> Kept:
         key = wanted.key(str(path))
@@ -298,6 +322,15 @@ class Session:
         """Begin anew."""
         with self._lock:
             self._token, self.text = Token(), ""
+
+    def is_before(self, sender: Sender) -> bool:
+        """Whether an answer is older than what was written here."""
+        place = self._token.positions.get(sender.cluster_id)
+        return (
+            place is not None
+            and place.incarnation == sender.incarnation
+            and sender.revision < place.revision
+        )
 
     def with_token(self, text: str) -> str:
         """The session's token with the caller's."""
@@ -354,7 +387,7 @@ def _is_at_least(kept: Kept, token: str) -> bool:
 
 def _outcome(kept: Kept) -> TopicLocation | KdirError:
     if kept.location is None:
-        return errors.Absent(kept.message, metadata=kept.metadata)
+        return errors.Absent(kept.message, attempts=kept.attempts, metadata=kept.metadata)
     return kept.location
 
 

@@ -210,6 +210,8 @@ class Found:
     lifetime_seconds: int
     """For the path that was asked: no longer than anything on the way may be kept."""
     links: tuple[LinkStep, ...] = ()
+    grounds_seconds: int = 0
+    """What is left of the words that led to the owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,7 @@ class NotThere:
     endpoints: tuple[str, ...]
     lifetime_seconds: int
     links: tuple[LinkStep, ...] = ()
+    grounds_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)

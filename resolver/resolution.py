@@ -89,6 +89,10 @@ class Rules:
         """The same, from the top."""
         return replace(self, hint=lambda _: None)
 
+    def splitting_unions(self) -> Rules:
+        """The same, with the targets of union links told instead of asked."""
+        return replace(self, split_unions=True)
+
 
 class Resolution:
     """One resolve. Not thread-safe: one driver drives it."""
@@ -353,14 +357,17 @@ class Resolution:
                 self._note(ask, "authoritative", elapsed_seconds, reply)
                 self._verify(hop)
                 owners = self._owner_first(ask.endpoint)
-                kept = min(lifetime, self._remaining_seconds())
-                self._settle(Found(answer, sender, owners, kept, self._links()))
+                grounds = self._remaining_seconds()
+                kept = min(lifetime, grounds)
+                self._settle(Found(answer, sender, owners, kept, self._links(), grounds))
             case Absent(lifetime_seconds=lifetime) as absent:
                 self._note(ask, "absent", elapsed_seconds, reply)
                 self._verify(hop)
                 owners = self._owner_first(ask.endpoint)
-                kept = min(lifetime, self._remaining_seconds())
-                self._settle(NotThere(ask.path, absent, sender, owners, kept, self._links()))
+                grounds = self._remaining_seconds()
+                kept = min(lifetime, grounds)
+                links = self._links()
+                self._settle(NotThere(ask.path, absent, sender, owners, kept, links, grounds))
             case Rewrite() as rewrite:
                 shown = ", ".join(map(str, rewrite.paths))
                 self._note(ask, f"link {rewrite.link} → {shown}", elapsed_seconds, reply)
