@@ -11,7 +11,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
 from directory.store.replica import Replica, ReplicaState
 from resolver.errors import TokenExpired, Unreachable
-from resolver.token import Token
+from resolver.token import Position, Token
 
 __all__ = ["LONGEST_WAIT_SECONDS", "read_at"]
 
@@ -45,12 +45,18 @@ def read_at(
     position = Token.parse(token).positions.get(cluster_id)
     if position is None:
         return snapshot
+    _refuse_expired(position, snapshot)
+    if position.revision <= snapshot.revision:
+        return snapshot
+    waited = replica.wait_for(position.revision, call.seconds_left(LONGEST_WAIT_SECONDS))
+    _refuse_expired(position, waited)  # a restore in the meantime satisfies any revision
+    return waited
+
+
+def _refuse_expired(position: Position, snapshot: Snapshot) -> None:
     if position.incarnation != snapshot.incarnation:
         raise TokenExpired(
             "token: given by an earlier life of the store, which was restored, migrated or made "
             "anew since; read again without it",
             incarnation=snapshot.incarnation,
         )
-    if position.revision <= snapshot.revision:
-        return snapshot
-    return replica.wait_for(position.revision, call.seconds_left(LONGEST_WAIT_SECONDS))
