@@ -19,7 +19,7 @@ from directory.federation import facts
 from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.namespace.entry import NO_POLICIES, Mount
-from directory.store.base import StoreAway
+from directory.store.base import StoreAway, Write
 from directory.store.replica import Replica
 from directory.writer import Writer
 from resolver.errors import (
@@ -176,7 +176,7 @@ class Children:
             before.ended = True
             before.news.set()
         self._federation.heard(hello.cluster_id, hello.topic_count, linked=True)
-        self._writer.put_facts(facts.child_writes(self._replica.snapshot, hello, unix_ms()))
+        self._keep(facts.child_writes(self._replica.snapshot, hello, unix_ms()))
         self._federation.changed()
         return session
 
@@ -270,8 +270,13 @@ class Children:
     def _keep_below(self, session: _Session, table: federation_pb2.MountTable) -> None:
         now = unix_ms()
         rows = [TableRow.received(row, now) for row in table.rows]
+        self._federation.hear_below(session.hello.cluster_id, rows)
         snapshot = self._replica.snapshot
-        self._writer.put_facts(facts.below_writes(snapshot, session.hello.cluster_id, rows, now))
+        self._keep(facts.below_writes(snapshot, session.hello.cluster_id, rows, now))
+
+    def _keep(self, writes: tuple[Write, ...]) -> None:
+        if writes:  # a transaction of nothing would be a revision of nothing
+            self._writer.put_facts(writes)
 
     def _heartbeat(self, session: _Session, beat: federation_pb2.Heartbeat) -> None:
         changed = beat.topic_count != session.topic_count
@@ -279,9 +284,7 @@ class Children:
         self._federation.heard(session.hello.cluster_id, beat.topic_count, linked=True)
         if beat.endpoints and list(beat.endpoints) != list(session.hello.endpoints):
             session.hello.endpoints[:] = beat.endpoints
-            self._writer.put_facts(
-                facts.child_writes(self._replica.snapshot, session.hello, unix_ms())
-            )
+            self._keep(facts.child_writes(self._replica.snapshot, session.hello, unix_ms()))
         elif changed:
             self._federation.changed()
 

@@ -75,6 +75,13 @@ class TableRow:
         row.age_seconds = max(0.0, (now_ms - self.word_ms) / 1000)
         return row
 
+    def unlinked(self) -> TableRow:
+        """The same row, of a mount whose parent's link nobody vouches for any more."""
+        row = federation_pb2.MountRow()
+        row.CopyFrom(self.row)
+        row.linked = False
+        return TableRow(row, self.word_ms)
+
     @classmethod
     def received(cls, row: federation_pb2.MountRow, now_ms: int) -> TableRow:
         """A row as it came in: its age counts from the owner's word, not from now."""

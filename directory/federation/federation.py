@@ -95,6 +95,7 @@ class Federation:
         self._listeners: list[Callable[[], None]] = []
         self._live: dict[str, LiveChild] = {}
         self._heard_table: Mapping[Path, TableRow] = {}
+        self._heard_below: dict[str, Mapping[Path, TableRow]] = {}
         replica.subscribe(self._applied)
 
     def view(self) -> View:
@@ -206,9 +207,18 @@ class Federation:
         """The table as the parent told it now, with counts and ages that are not worth a commit."""
         self._heard_table = {row.mount: row for row in rows}
 
+    def hear_below(self, cluster_id: str, rows: list[TableRow]) -> None:
+        """The mounts below a child as it told them now, with counts and ages that are not worth a
+        commit.
+        """
+        self._heard_below[cluster_id] = {row.mount: row for row in rows}
+
     def heard(self, cluster_id: str, topic_count: int, *, linked: bool) -> None:
-        """A child was heard of, or went away."""
+        """A child was heard of, or went away: then nobody knows how those below it are doing."""
         self._live[cluster_id] = LiveChild(topic_count, linked, self._clock_ms())
+        if not linked:
+            below = self._heard_below.get(cluster_id, {})
+            self._heard_below[cluster_id] = {mount: row.unlinked() for mount, row in below.items()}
 
     def live(self, cluster_id: str) -> LiveChild | None:
         """How a child is doing, as far as this server heard itself."""
@@ -224,9 +234,10 @@ class Federation:
 
     def _enlivened(self, one: TableRow) -> TableRow:
         if one.mount not in self.view().own:
-            heard = self._heard_table.get(one.mount)
-            same = heard is not None and heard.row.cluster_id == one.row.cluster_id
-            return heard if heard is not None and same else one
+            told = (*self._heard_below.values(), self._heard_table)
+            heard = (table[one.mount] for table in told if one.mount in table)
+            same = (row for row in heard if row.row.cluster_id == one.row.cluster_id)
+            return next(same, one)
         live = self._live.get(one.row.cluster_id)
         if live is None:
             return one

@@ -30,6 +30,7 @@ __all__ = ["LinkStatus", "ParentLink"]
 _log = logging.getLogger(__name__)
 _ROLE = "parent-link"
 _SILENT_BEATS = 3
+_TABLE_SECONDS = 30
 _Outbox = queue.SimpleQueue[federation_pb2.LinkRequest | None]
 
 
@@ -183,13 +184,15 @@ class ParentLink:
         parent that has been silent for too long.
         """
         told: list[bytes] | None = None
-        started = self._clock()
+        started = told_at = self._clock()
         while call.is_active() and not self._stop.is_set():
             self._news.clear()
             rows = self._federation.rows_below()
             table = [row.row.SerializeToString(deterministic=True) for row in rows]
-            if self._linked and table != told:
-                told = table
+            # Again now and then also when nothing is new: else the words that are handed on age.
+            due = table != told or self._clock() - told_at > _TABLE_SECONDS
+            if self._linked and due:
+                told, told_at = table, self._clock()
                 now = unix_ms()
                 below = federation_pb2.MountTable(rows=[row.aged(now) for row in rows])
                 outbox.put(federation_pb2.LinkRequest(mounts_below=below))

@@ -109,6 +109,22 @@ def test_a_child_that_is_paused_is_away_for_its_parent_and_hurts_nobody(
     eventually(lambda: state() == entry_pb2.MOUNT_STATE_LINKED)
 
 
+def test_how_a_grandchild_is_doing_is_known_at_the_root(federation: Federation) -> None:
+    root, deep = federation["/"], federation["/la/tracking"]
+
+    def linked() -> bool:
+        rows = {row.mount: row for row in root.mounts().rows}
+        return rows["/la/tracking"].linked
+
+    eventually(linked)
+    deep.kill()
+    eventually(lambda: not linked())
+    deep.start()
+    eventually(linked)
+    federation["/la"].kill()
+    eventually(lambda: not linked())
+
+
 def test_policies_above_a_mount_reach_below_it_and_survive_a_restart(
     federation: Federation,
 ) -> None:
