@@ -1,0 +1,135 @@
+"""The ground that benchmarks stand on: a store of a million topics, pinned server processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from deploy.local.directory import DirectoryProcess
+from deploy.local.process import LocalProcess
+from directory.codec import ProtoCodec
+from directory.namespace.entry import ROOT_ID, Directory, Kind, Provision, Topic
+from directory.namespace.keys import claim_key, entry_key
+from directory.store.addresses import open_store
+from directory.store.base import Put, Transaction
+
+__all__ = [
+    "CLUSTER",
+    "MOUNT",
+    "cpu_seconds",
+    "fill_store",
+    "free_core",
+    "path_of",
+    "pinned_directory",
+    "pinned_echo",
+]
+
+MOUNT: Final = "/la/tracking"
+CLUSTER: Final = "la-tracking"
+_FIRST_DIRECTORY: Final = 1_000
+_BATCH: Final = 9_000
+
+
+def path_of(number: int, per_directory: int) -> str:
+    """The path of the topic of this number in a filled store."""
+    return f"{MOUNT}/dir{number // per_directory:05}/topic-{number % per_directory:06}"
+
+
+def fill_store(address: str, topics: int, directories: int) -> None:
+    """Make a store with so many adopted topics, evenly in so many directories."""
+    store = open_store(address, CLUSTER)
+    codec = ProtoCodec()
+    writes: list[Put] = []
+    per_directory = topics // directories
+    try:
+        for directory in range(directories):
+            entry_id = _FIRST_DIRECTORY + directory
+            name = f"dir{directory:05}"
+            record = codec.encode(Directory(entry_id=entry_id, changed_at_ms=1_700_000_000_000))
+            writes.append(Put(entry_key(ROOT_ID, Kind.DIRECTORY, name), record))
+            for number in range(per_directory):
+                topic = f"topic-{number:06}"
+                writes.extend(_topic(codec, entry_id, name, topic, 10**9 + len(writes)))
+                if len(writes) >= _BATCH:
+                    store.commit(Transaction((), tuple(writes)), 60)
+                    writes.clear()
+        store.commit(Transaction((), tuple(writes)), 60)
+    finally:
+        store.close()
+
+
+def _topic(
+    codec: ProtoCodec, directory_id: int, directory: str, name: str, seed: int
+) -> Sequence[Put]:
+    physical = f"{directory}.{name}"
+    topic = Topic(
+        entry_id=(directory_id << 32) + seed,
+        changed_at_ms=1_700_000_000_000,
+        physical_name=physical,
+        topic_id=os.urandom(16),
+        partitions=24,
+        replication_factor=3,
+        provision=Provision.ACTIVE,
+        adopted=True,
+    )
+    return (
+        Put(entry_key(directory_id, Kind.TOPIC, name), codec.encode(topic)),
+        Put(claim_key(physical), physical.encode()),
+    )
+
+
+@contextmanager
+def pinned_directory(folder: Path, address: str, core: int = 0) -> Iterator[DirectoryProcess]:
+    """A directory server on one core, with this store loaded."""
+    from kdir.v1 import resolve_pb2, resolve_pb2_grpc
+
+    server = DirectoryProcess(folder, MOUNT, {"cluster": CLUSTER, "store": address})
+    server.process.command[:0] = ["taskset", "-c", str(core)]
+    try:
+        server.start()
+        with grpc.insecure_channel(server.address) as channel:
+            stub = resolve_pb2_grpc.ResolveServiceStub(channel)
+            server.process.await_ready(lambda: _answers(stub, resolve_pb2), 300)
+        yield server
+    finally:
+        server.kill()
+
+
+def _answers(stub: Any, messages: Any) -> bool:
+    try:
+        stub.Resolve(messages.ResolveRequest(path=MOUNT), timeout=5)
+    except grpc.RpcError:
+        return False
+    return True
+
+
+@contextmanager
+def pinned_echo(folder: Path, kind: str, size: int, core: int = 0) -> Iterator[tuple[str, int]]:
+    """A bare grpcio server of the same shape on the same core: its address and process id."""
+    process = LocalProcess(
+        ["taskset", "-c", str(core), sys.executable, "-m", "bench.echo", kind, str(size)],
+        folder / f"echo-{kind}.log",
+    )
+    process.start()
+    try:
+        process.await_ready(lambda: process.log.read_text().startswith("echo on "), 30)
+        yield process.log.read_text().split()[2], process.pid
+    finally:
+        process.kill()
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def free_core(core: int = 1) -> None:
+    """Keep this process off the server's core."""
+    os.sched_setaffinity(0, {core % (os.cpu_count() or 1)})

@@ -1,0 +1,69 @@
+"""One measured claim, and how a table of them is shown and kept; refuses to measure anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+__all__ = ["OUT", "Row", "at_least", "at_most", "show", "write"]
+
+OUT = Path(__file__).parent / "out"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A value against what it is held to. ``ratio`` is value / baseline_value."""
+
+    name: str
+    value: float
+    unit: str
+    baseline: str
+    baseline_value: float
+    ratio: float
+    goal: str
+    holds: bool
+
+
+def at_least(
+    name: str, value: float, unit: str, baseline: str, baseline_value: float, goal: float
+) -> Row:
+    """A claim that the value is ``goal`` times the baseline or more."""
+    ratio = value / baseline_value
+    return Row(name, value, unit, baseline, baseline_value, ratio, f">= {goal:g}", ratio >= goal)
+
+
+def at_most(
+    name: str, value: float, unit: str, baseline: str, baseline_value: float, goal: float
+) -> Row:
+    """A claim that the value is ``goal`` times the baseline or less."""
+    ratio = value / baseline_value
+    return Row(name, value, unit, baseline, baseline_value, ratio, f"<= {goal:g}", ratio <= goal)
+
+
+def show(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table, as the README has it."""
+    lines = [
+        "| what | value | against | ratio | goal | holds |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.name} | {_number(row.value)} {row.unit} | {row.baseline}: "
+        f"{_number(row.baseline_value)} | {row.ratio:.2f} | {row.goal} | "
+        f"{'yes' if row.holds else 'no'} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def write(name: str, rows: Sequence[Row]) -> Path:
+    """Keep the rows as ``bench/out/NAME.json``."""
+    OUT.mkdir(exist_ok=True)
+    file = OUT / f"{name}.json"
+    file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    return file
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
