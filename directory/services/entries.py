@@ -162,6 +162,7 @@ class DirectoryService(Service):
     ) -> CreateTopic:
         kafka = cluster.config.kafka
         if kafka is None or cluster.reconciler is None:
+            _refuse_the_path(cluster, command)
             raise AboveCeiling(
                 f"cluster {cluster.config.cluster} has no Kafka behind it; topics live in clusters "
                 f"that have one",
@@ -171,6 +172,7 @@ class DirectoryService(Service):
             observed = cluster.reconciler.look_up(command.physical_name or command.path.name)
             return replace(command, adopt_existing=observed, physical_name=observed.physical_name)
         if "create" not in kafka.ceiling:
+            _refuse_the_path(cluster, command)
             raise AboveCeiling(
                 f"the config of cluster {cluster.config.cluster} does not allow kdir to create "
                 f'topics in Kafka; [kafka] ceiling = ["create"] would',
@@ -290,6 +292,11 @@ class DirectoryService(Service):
 def _allowed(cluster: Cluster, aspect: str) -> bool:
     """Whether the ceiling lets kdir change this in Kafka; arming by plan comes with policies."""
     return cluster.config.kafka is not None and aspect in cluster.config.kafka.ceiling
+
+
+def _refuse_the_path(cluster: Cluster, command: Command) -> None:
+    """What is wrong with the path itself is said before what the config does not allow."""
+    cluster.writer.execute(command, validate_only=True)
 
 
 def _token(cluster: Cluster, written: Written) -> str:
