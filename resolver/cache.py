@@ -7,10 +7,10 @@ one are not given to another (DESIGN §4).
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from resolver.location import TopicLocation
 from resolver.outcome import Referral, Way
@@ -21,19 +21,20 @@ __all__ = ["Cache", "Followed", "Kept", "KeptReferral"]
 DEFAULT_ENTRIES: Final = 100_000
 
 
-@dataclass(slots=True)
 class Followed:
     """That a cluster's changes are being followed; shared by all answers that rest on it."""
 
-    until: float = 0.0
-    """By the clock: so long everything of the cluster that was not dropped is fresh."""
-    incarnation: str = ""
-    revision: int = 0
-    """Changes up to here were seen."""
+    __slots__ = ("incarnation", "revision", "until")
+
+    def __init__(self, incarnation: str, revision: int) -> None:
+        self.until = 0.0
+        """By the clock: so long everything of the cluster that was not dropped is fresh."""
+        self.incarnation = incarnation
+        self.revision = revision
+        """Changes up to here were seen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """One answer, or an absence (``location`` is None)."""
 
     location: TopicLocation | None
@@ -65,11 +66,10 @@ class Kept:
         if given is None:
             return None
         age = max(0.0, now - self.asked_at) + given.age_seconds
-        return replace(given, stale=True, age_seconds=age)
+        return dataclasses.replace(given, stale=True, age_seconds=age)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptReferral:
+class KeptReferral(NamedTuple):
     """A mount that the tree, or a hint whose target answered for it, led to."""
 
     referral: Referral
@@ -119,10 +119,10 @@ class Cache:
 
     def keep_stale(self, key: Hashable, old: Kept, now: float, seconds: float) -> Kept:
         """Give out the last good answer, marked stale, for some seconds without asking anew."""
-        stale = replace(old, location=old.as_stale(now), until=now + seconds, followed=None)
+        stale = old._replace(location=old.as_stale(now), until=now + seconds, followed=None)
         with self._lock:
             # What is kept remains the answer as it was: its age counts from then, also next time.
-            self.answers[key] = replace(stale, original=old.original or old.location)
+            self.answers[key] = stale._replace(original=old.original or old.location)
         return stale
 
     def renew_lock(self) -> None:
@@ -223,8 +223,7 @@ class Cache:
         for length in range(len(path), nearest, -1):
             known = self._referrals.get(path.segments[:length])
             if known is not None and known.until - now >= 1:
-                return replace(
-                    known.referral,
+                return known.referral._replace(
                     way=Way.CACHE,
                     lifetime_seconds=int(known.until - now),
                     age_seconds=0,

@@ -9,13 +9,11 @@ clients inside some domains name those domains.
 
 from __future__ import annotations
 
-import random
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from resolver.errors import InvalidArgument
 
@@ -40,8 +38,7 @@ LAME_SECONDS: Final = 10.0
 _MOST_REMEMBERED: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """Where a directory server listens. ``host`` is a name or an address without brackets."""
 
     host: str
@@ -104,20 +101,40 @@ def parse_servers(servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
 class AllowList:
-    """Which endpoints of referrals may be asked. The servers one begins with always may."""
+    """Which endpoints of referrals may be asked. The servers one begins with always may.
 
-    loopback: bool = False
-    """Whether this machine may be asked: where the servers to begin with are on it."""
-    networks: tuple[str, ...] = ()
-    """CIDR networks that addresses must lie in; none = all but local and special ones."""
-    names: tuple[str, ...] = ()
-    """Domains that host names must lie in, such as ``example.com``; none = all."""
-    least_port: int = 1024
-    """Ports below are other services', but for ``ports``."""
-    ports: frozenset[int] = frozenset({443})
-    _verdicts: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    Args:
+        loopback: whether this machine may be asked: where the servers to begin with are on it.
+        networks: CIDR networks that addresses must lie in; none = all but special ones.
+        names: domains that host names must lie in, such as ``example.com``; none = all.
+        least_port: ports below are other services', but for ``ports``.
+        ports: allowed all the same.
+
+    Raises:
+        ValueError: a network is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        loopback: bool = False,
+        networks: Sequence[str] = (),
+        names: Sequence[str] = (),
+        least_port: int = 1024,
+        ports: Iterable[int] = (443,),
+    ) -> None:
+        self.loopback = loopback
+        self.networks = tuple(networks)
+        self.names = tuple(name.lower().strip(".") for name in names)
+        self.least_port = least_port
+        self.ports = frozenset(ports)
+        self._verdicts: dict[str, str] = {}
+        if networks:
+            import ipaddress
+
+            for network in networks:
+                ipaddress.ip_network(network)
 
     @classmethod
     def beside(cls, start: Iterable[Endpoint]) -> AllowList:
@@ -189,7 +206,7 @@ class Health:
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
-        shuffle: Callable[[list[str]], None] = random.shuffle,
+        shuffle: Callable[[list[str]], None] | None = None,
     ) -> None:
         self._clock = clock
         self._shuffle = shuffle
@@ -229,6 +246,10 @@ class Health:
         if len(endpoints) < 2:
             return endpoints
         shuffled = list(endpoints)
+        if self._shuffle is None:
+            import random
+
+            self._shuffle = random.shuffle
         self._shuffle(shuffled)
         return sorted(shuffled, key=self._rank)
 

@@ -134,7 +134,7 @@ class _Cluster:
         self.cluster_id = sender.cluster_id
         self.mount = sender.mount
         self.watching = watching
-        self.followed = Followed(incarnation=sender.incarnation, revision=sender.revision)
+        self.followed = Followed(sender.incarnation, sender.revision)
         self._grounds_until = grounds_until
         self._cache = cache
         self._prove = prove

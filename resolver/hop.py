@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from resolver import errors
 from resolver.errors import KdirError
@@ -126,8 +126,7 @@ class Hop:
                 assert_never(worst)
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """A server that was asked and whose word was followed."""
 
     endpoint: str

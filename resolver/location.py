@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from resolver.outcome import Answer, LinkStep, Sender
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Listener", "TopicLocation", "location_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(NamedTuple):
     """How clients reach a cluster's brokers. Never a secret."""
 
     name: str

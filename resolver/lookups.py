@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resolver import errors
 from resolver.cache import Cache, Followed, Kept
@@ -33,8 +32,7 @@ _STALE_RETRY_SECONDS: Final = 2.0
 whole deadline."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What is asked for besides the path."""
 
     prefer: int = 0

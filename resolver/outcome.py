@@ -2,12 +2,13 @@
 
 ``resolver/resolution.py`` reasons about these; ``resolver/decode.py`` makes them of the contract's
 messages, which ride along as ``payload`` and are never looked into here.
+
+These are named tuples, not dataclasses: making a dataclass costs most of a millisecond, and what
+``kdir ls`` imports is felt on every call; making one of its values costs several times as much too.
 """
 
-from __future__ import annotations
-
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from resolver.errors import KdirError
 from resolver.path import Path
@@ -64,8 +65,7 @@ class Verdict(enum.Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(NamedTuple):
     """Who answered, from what, how fresh."""
 
     cluster_id: str
@@ -81,8 +81,7 @@ class Sender:
     """The driver's own form of it; never looked into."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """It is here. ``path`` is canonical."""
 
     path: Path
@@ -91,8 +90,7 @@ class Answer:
     """The driver's own form of it; never looked into."""
 
 
-@dataclass(frozen=True, slots=True)
-class Referral:
+class Referral(NamedTuple):
     """Not mine: ask that mount. Without a mount: the parent, wherever that is (only up)."""
 
     way: Way
@@ -115,8 +113,7 @@ class Referral:
         return max(0, self.lifetime_seconds - self.age_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
+class Rewrite(NamedTuple):
     """A link stands in the path: go on with one of these paths, in order."""
 
     link: Path
@@ -128,16 +125,14 @@ class Rewrite:
     lifetime_seconds: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
+class Absent(NamedTuple):
     """There is no such path."""
 
     nearest_directory: Path | None = None
     lifetime_seconds: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(NamedTuple):
     """It could not be said, and this is why."""
 
     error: KdirError
@@ -146,16 +141,14 @@ class Said:
 Outcome = Answer | Referral | Rewrite | Absent | Said
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """One server's reply to one question."""
 
     sender: Sender
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """The next question."""
 
     endpoint: str
@@ -171,8 +164,7 @@ class Ask:
     after_cluster_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkStep:
+class LinkStep(NamedTuple):
     """A link that the answer was reached by."""
 
     link: Path
@@ -183,8 +175,7 @@ class LinkStep:
     writes_follow: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One question that was asked, and what came of it."""
 
     ask: Ask
@@ -199,8 +190,7 @@ class Attempt:
         return f"{name} ({where}): {self.verdict}, {self.elapsed_seconds * 1000:.1f}ms"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The owner answered."""
 
     answer: Answer
@@ -214,8 +204,7 @@ class Found:
     """What is left of the words that led to the owner."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotThere:
+class NotThere(NamedTuple):
     """The owner says that there is no such path."""
 
     path: Path
@@ -228,8 +217,7 @@ class NotThere:
     grounds_seconds: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(NamedTuple):
     """A union link stands in the path, and ``Rules.split_unions`` asked to be told."""
 
     rewrite: Rewrite
@@ -238,8 +226,7 @@ class Split:
     links: tuple[LinkStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """It could not be said; the error carries every attempt."""
 
     error: KdirError

@@ -6,10 +6,9 @@ request id (AIP-155), so that asking another server after a lost answer has one 
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -30,8 +29,7 @@ _NOT_FOLLOWED: Final = frozenset({"CreateEntry", "DeleteEntry", "MoveEntry"})
 _MOVED: Final = (errors.NotAuthoritative, errors.Unmounted, errors.Lame, errors.Unimplemented)
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """Who owns a path."""
 
     path: Path
@@ -122,7 +120,7 @@ class Owners:
         copy = _copy(rpc, request)
         writes = _has(copy, "request_id")
         if writes and not copy.request_id:
-            copy.request_id = uuid.uuid4().hex
+            copy.request_id = os.urandom(16).hex()
         if no_follow is None:
             no_follow = name.partition(".")[2] in _NOT_FOLLOWED
         wanted = Wanted(prefer=getattr(copy, "kind", 0), no_follow=no_follow, for_writes=writes)

@@ -17,8 +17,7 @@ Longer than most files: the states of one walk do not come apart further without
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol, assert_never
+from typing import Final, NamedTuple, Protocol, assert_never
 
 from resolver import errors
 from resolver.errors import KdirError
@@ -67,8 +66,7 @@ class Chooser(Protocol):
         """The same endpoints, best first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     """What a walk may do, and whom it may ask."""
 
     start: tuple[str, ...]
@@ -87,11 +85,11 @@ class Rules:
 
     def without_hints(self) -> Rules:
         """The same, from the top."""
-        return replace(self, hint=lambda _: None)
+        return self._replace(hint=lambda _: None)
 
     def splitting_unions(self) -> Rules:
         """The same, with the targets of union links told instead of asked."""
-        return replace(self, split_unions=True)
+        return self._replace(split_unions=True)
 
 
 class Resolution:
@@ -448,7 +446,7 @@ class Resolution:
             sender.epoch,
             lifetime_seconds=min(self._remaining_seconds(), _ALWAYS),
         )
-        rewrite = replace(rewrite, paths=paths)
+        rewrite = rewrite._replace(paths=paths)
         self._fork = Fork(
             ask.path, rewrite, hops, remaining, self._fork, self._rules.for_writes, here
         )

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resolver.combine import MAX_BATCH, Combiner, Options, ask_together
 from resolver.endpoints import Health
@@ -35,8 +34,7 @@ _MOST_COMBINERS: Final = 1000
 _Group = list[tuple[Resolution, Ask]]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """What is asked of every server on the way, besides the path."""
 
     prefer: int = 0
