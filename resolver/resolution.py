@@ -156,7 +156,7 @@ class Resolution:
         """The next question, or how it ended."""
         while self._end is None and self._current is None:
             if self._calls >= MAX_CALLS:
-                self._settle(self._gave_up())
+                self._fail(self._gave_up())
             else:
                 self._current = self._question()
         return self._end or self._current or self._never()
@@ -506,11 +506,15 @@ class Resolution:
         return error
 
     def _gave_up(self) -> KdirError:
-        if self._hop.troubles:
-            error = self._verdict(self._hop)
-            error.message += f"; gave up after {MAX_CALLS} calls"
-            return error
-        return errors.TooManyHops(f"{self.path}: gave up after {MAX_CALLS} calls", path=self.path)
+        """All calls are spent: what came of them so far, if anything did."""
+        error: KdirError | None = self._verdict(self._hop) if self._hop.troubles else None
+        fork = self._fork
+        while fork is not None:
+            error, fork = fork.trouble or error, fork.outer
+        if error is None:
+            error = errors.TooManyHops(str(self.path), path=self.path)
+        error.message += f": gave up after {MAX_CALLS} calls"
+        return error
 
     def _too_many(self) -> KdirError:
         chain = " → ".join(self._stops())
