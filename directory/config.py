@@ -29,6 +29,8 @@ __all__ = [
     "Listener",
     "ServerConfig",
     "SiteLink",
+    "check_loopback",
+    "default_store",
     "load_configs",
     "parse_config",
 ]

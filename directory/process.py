@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import pathlib
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ from directory.config import (
     Listener,
     ServerConfig,
     check_loopback,
+    default_store,
     load_configs,
 )
 from directory.services.server import DirectoryServer
@@ -156,6 +158,7 @@ def _run(configs: Sequence[ServerConfig]) -> int:
     try:
         by_listen: dict[str, list[Cluster]] = {}
         for config in configs:
+            _make_default_folder(config)
             cluster = Cluster.open(config, partial(_endpoints, config, addresses))
             clusters.append(cluster)
             by_listen.setdefault(_own_address(config), []).append(cluster)
@@ -182,6 +185,13 @@ def _run(configs: Sequence[ServerConfig]) -> int:
         for cluster in clusters:
             cluster.stop()
     return 0
+
+
+def _make_default_folder(config: ServerConfig) -> None:
+    """Nobody chose the default store's folder, so nobody else makes it."""
+    if config.store == default_store(config.cluster):
+        file = pathlib.Path(config.store.removeprefix("sqlite:///"))
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _own_address(config: ServerConfig) -> str:
