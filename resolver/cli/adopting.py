@@ -1,0 +1,232 @@
+"""Verbs about topics that were in Kafka before kdir: ``adopt``; and ``ack``, after a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli import units
+from resolver.cli.output import Column, Styled, Table
+from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.session import Place, place
+from resolver.cli.writing import ENTRY_FORMATS, PLAN, show_entry
+from resolver.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from kdir.v1 import admin_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS"]
+
+_RULE_KEYS: Final = ("match", "split_on", "into", "strip_prefix", "ignore")
+
+
+def _adopt(session: Session, arguments: Arguments) -> int:
+    where = place(arguments.one("PATH"))
+    topic, file = arguments.one("topic"), arguments.one("map")
+    if bool(topic) == bool(file):
+        raise UsageError("one of --topic NAME and --map FILE is needed", verb="adopt")
+    if topic:
+        return _adopt_one(session, arguments, where, topic)
+    return _adopt_by_rules(session, arguments, where, read_rules(file))
+
+
+def _adopt_one(session: Session, arguments: Arguments, where: Place, topic: str) -> int:
+    from kdir.v1 import directory_pb2, entry_pb2
+
+    request = directory_pb2.CreateEntryRequest(
+        path=str(where.path),
+        entry=entry_pb2.Entry(topic=entry_pb2.Topic(physical_name=topic)),
+        adopt_existing=True,
+        validate_only=arguments.flag("plan"),
+    )
+    answer = session.resolver.call(where.path, "DirectoryService.CreateEntry", request)
+    did = "would adopt" if arguments.flag("plan") else "adopted"
+    cluster = answer.authority.cluster.cluster
+    show_entry(session, answer.entry, f"{did} {topic} of {cluster} as {answer.entry.path}")
+    return 0
+
+
+def read_rules(file: str) -> list[admin_pb2.MappingRule]:
+    """Read ``[[rule]]`` tables of a TOML file; ``-`` is stdin.
+
+    Raises:
+        InvalidArgument: it is no such file; names the rule, the key and what would be right.
+    """
+    import sys
+    import tomllib
+    from pathlib import Path
+
+    try:
+        content = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+        table = tomllib.loads(content)
+    except OSError as error:
+        raise InvalidArgument(f"{file}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{file}: is not TOML: {error}") from error
+    rules = table.pop("rule", [])
+    if table or not isinstance(rules, list) or not rules:
+        raise InvalidArgument(f'{file}: [[rule]] tables were expected, each with match = "GLOB"')
+    return [_rule(rule, f"{file}: rule {number}") for number, rule in enumerate(rules, start=1)]
+
+
+def _rule(rule: Any, where: str) -> admin_pb2.MappingRule:
+    from kdir.v1 import admin_pb2
+
+    if not isinstance(rule, dict) or "match" not in rule:
+        raise InvalidArgument(f'{where}: match = "GLOB" is missing')
+    for key, value in rule.items():
+        if key not in _RULE_KEYS:
+            import difflib
+
+            near = difflib.get_close_matches(key, _RULE_KEYS, n=1, cutoff=0.0)[0]
+            raise InvalidArgument(f"{where}: unknown key {key!r}; did you mean {near!r}?")
+        kind = bool if key == "ignore" else str
+        if not isinstance(value, kind):
+            raise InvalidArgument(
+                f"{where}: {key}: {'true or false' if kind is bool else 'text'}"
+                f" was expected, not {value!r}"
+            )
+    return admin_pb2.MappingRule(**rule)
+
+
+def _adopt_by_rules(
+    session: Session,
+    arguments: Arguments,
+    where: Place,
+    rules: Sequence[admin_pb2.MappingRule],
+) -> int:
+    from kdir.v1 import admin_pb2
+
+    request = admin_pb2.AdoptTopicsRequest(
+        rules=rules,
+        plan_only=arguments.flag("plan"),
+        remap_adopted=arguments.flag("remap"),
+    )
+    answer: admin_pb2.AdoptTopicsResponse = session.resolver.call(
+        where.path, "AdminService.AdoptTopics", request
+    )
+    out = session.out
+    if out.structured:
+        for one in answer.adoptions:
+            out.record(one)
+    elif out.format == "name":
+        out.lines(one.path for one in answer.adoptions if one.path)
+    else:
+        columns = [Column("ACTION"), Column("TOPIC"), Column("PATH"), Column("RULE", right=True),
+                   Column("WHY")]  # fmt: skip
+        Table(out, columns).rows([_adoption_row(one) for one in answer.adoptions])
+    counts: dict[str, int] = {}
+    for one in answer.adoptions:
+        counts[one.action] = counts.get(one.action, 0) + 1
+    told = ", ".join(f"{action} {units.count(number)}" for action, number in counts.items())
+    done = "nothing was changed; it would" if arguments.flag("plan") else "done"
+    out.note(f"{done}: {told or 'nothing to adopt'}")
+    return 0
+
+
+def _adoption_row(one: admin_pb2.Adoption) -> Sequence[str | Styled]:
+    styles = {"collides": "bad", "move": "warn", "ignore": "faint", "detached": "faint"}
+    return (
+        Styled(one.action, styles.get(one.action, "")),
+        one.physical_name,
+        one.path or "-",
+        str(one.rule) if one.rule else "-",
+        one.message,
+    )
+
+
+# -- ack -----------------------------------------------------------------------------------------
+
+
+def _acknowledge(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import admin_pb2
+
+    where = place(arguments.one("PATH"))
+    resolver = session.resolver
+    said = arguments.one("stopped")
+    if not said:
+        status = resolver.call(
+            where.path,
+            "AdminService.GetStatus",
+            admin_pb2.GetStatusRequest(cluster=resolver.owner_of(where.path).cluster_id),
+        )
+        cluster = status.authority.cluster.cluster
+        said = status.kafka.stopped
+        if not said:
+            session.out.note(f"{cluster} is not stopped: there is nothing to acknowledge")
+            return 0
+        session.out.note(f"{cluster} has stopped: {said}", "bad")
+        if not session.interactive:
+            raise UsageError(
+                "to let it go on, repeat why it stopped, word for word: --stopped TEXT", verb="ack"
+            )
+        if not session.confirm("let it go on?"):
+            session.out.note(f"{cluster} stays stopped")
+            return 0
+    request = admin_pb2.AcknowledgeRequest(stopped=said)
+    resolver.call(where.path, "AdminService.Acknowledge", request)
+    session.out.note("acknowledged: it goes on")
+    return 0
+
+
+_MOUNT: Final = Argument("PATH", "any path of the cluster, such as its mount", completes="path")
+
+VERBS: Final = (
+    Verb(
+        name="adopt",
+        summary="give topics that are in Kafka already their paths",
+        run=_adopt,
+        writes=True,
+        timeout_seconds=60.0,
+        details=(
+            "With --topic, that one topic of the cluster is adopted as PATH. With --map, all\n"
+            "topics of the cluster that PATH is in, by ordered rules; the first that takes a name\n"
+            "decides, what none takes stays flat. Nothing is changed in Kafka. FILE is TOML:\n"
+            "\n"
+            "    [[rule]]\n"
+            '    match = "search.*"      # a glob over the whole name\n'
+            '    split_on = "."          # search.clicks becomes search/clicks\n'
+            '    into = "adopted"        # below this directory of the mount; optional\n'
+            '    strip_prefix = "old."   # taken off the name first; optional\n'
+            "    ignore = false          # true leaves these topics out"
+        ),
+        arguments=(
+            Argument(
+                "PATH", "the topic's new path; with --map any path of the cluster", completes="path"
+            ),
+        ),
+        options=(
+            Option(("--topic",), "the topic's name in Kafka", "NAME"),
+            Option(("--map",), "mapping rules; - is stdin", "FILE", completes="file"),
+            Option(("--remap",), "with --map: also move topics that were adopted before"),
+            PLAN,
+        ),
+        formats=ENTRY_FORMATS,
+        examples=(
+            ("kdir adopt /la/tracking --map rules.toml --plan", "what each rule would do"),
+            ("kdir adopt /la/tracking --map rules.toml", "do it"),
+            ("kdir adopt /la/tracking/search/clicks --topic search.clicks", "one topic"),
+        ),
+    ),
+    Verb(
+        name="ack",
+        summary="let a cluster that stopped itself go on",
+        run=_acknowledge,
+        writes=True,
+        details=(
+            "When too many topics vanish or change at once, or another Kafka answers, kdir\n"
+            "changes nothing any more until someone has looked. Says why it stopped, and asks."
+        ),
+        arguments=(_MOUNT,),
+        options=(
+            Option(("--stopped",), "why it stopped, word for word; then nothing is asked", "TEXT"),
+        ),
+        formats=(),
+        examples=(
+            ("kdir ack /la/tracking", "see why, then say yes or no"),
+            ("kdir ack /la/tracking --stopped '7 of 12 topics vanished'", "in a script"),
+        ),
+    ),
+)

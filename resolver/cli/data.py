@@ -1,0 +1,291 @@
+"""Verbs that move messages by path: ``produce`` and ``consume``; thin, for looks and for scripts.
+
+They resolve, and hand the rest to confluent-kafka. Whoever wants more takes a Kafka client and
+``kdir resolve -o kcat``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli import units
+from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.session import place
+from resolver.errors import InvalidArgument, KafkaRefused, KafkaUnavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from resolver.cli.session import Session
+    from resolver.location import TopicLocation
+
+__all__ = ["VERBS"]
+
+_FLUSH_SECONDS: Final = 30.0
+_MOST_QUEUED: Final = 100_000
+
+
+def _client(
+    session: Session, arguments: Arguments, *, for_writes: bool
+) -> tuple[TopicLocation, dict[str, Any]]:
+    """Where the topic is, and the settings that reach its brokers.
+
+    Raises:
+        InvalidArgument: the path is no topic, or kdir[kafka] is not installed.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("confluent_kafka") is None:
+        raise InvalidArgument("confluent-kafka is not installed: pip install 'kdir[kafka]'")
+    where = place(arguments.one("PATH"))
+    # A producer stays with a link's first target: an outage must not move data (DESIGN §4).
+    found = session.resolver.resolve(where.path, for_writes=for_writes)
+    if found.kind != "topic":
+        raise InvalidArgument(f"{found.path} is a {found.kind}, not a topic")
+    name = arguments.one("listener")
+    listener = found.listener(name) if name else found.listeners[0] if found.listeners else None
+    if listener is None:
+        raise InvalidArgument(f"cluster {found.cluster} names no listener {name}".rstrip())
+    settings: dict[str, Any] = {
+        "bootstrap.servers": ",".join(listener.bootstrap_servers),
+        "security.protocol": listener.security_protocol or "PLAINTEXT",
+        "client.id": "kdir",
+        "log_level": 3,
+    }
+    if listener.sasl_mechanism:
+        settings["sasl.mechanism"] = listener.sasl_mechanism
+    return found, settings | _own_settings(arguments)
+
+
+def _own_settings(arguments: Arguments) -> dict[str, str]:
+    """What ``--properties`` and ``-X`` say; secrets belong into the file."""
+    settings: dict[str, str] = {}
+    file = arguments.one("properties")
+    if file:
+        try:
+            with open(file, encoding="utf-8") as lines:
+                for line in lines:
+                    key, equals, value = line.strip().partition("=")
+                    if equals and not key.startswith(("#", "!")):
+                        settings[key.strip()] = value.strip()
+        except OSError as error:
+            raise InvalidArgument(f"{file}: cannot be read: {error.strerror}") from error
+    for text in arguments.many("X"):
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"-X {text!r}: KEY=VALUE was expected", verb=arguments.verb.name)
+        settings[key] = value
+    return settings
+
+
+# -- produce -------------------------------------------------------------------------------------
+
+
+def _produce(session: Session, arguments: Arguments) -> int:
+    found, settings = _client(session, arguments, for_writes=True)
+    from confluent_kafka import KafkaException, Producer
+
+    failures: list[str] = []
+    delivered = 0
+
+    def told(error: object, _message: Message) -> None:
+        nonlocal delivered
+        if error is None:
+            delivered += 1
+        else:
+            failures.append(str(error))
+
+    defaults = {"acks": "all", "enable.idempotence": True}
+    defaults["message.timeout.ms"] = int(_FLUSH_SECONDS * 1000)
+    try:
+        producer = Producer({**defaults, **settings})
+    except KafkaException as error:
+        raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
+    separator = arguments.one("key-separator")
+    for line in sys.stdin.buffer:
+        key, value = _split(line.rstrip(b"\n"), separator.encode())
+        while True:
+            try:
+                producer.produce(found.topic, value=value, key=key, on_delivery=told)
+                break
+            except BufferError:  # its queue is full: let it work
+                producer.poll(0.1)
+        producer.poll(0)
+        if failures:
+            break
+    left = producer.flush(_FLUSH_SECONDS)
+    session.out.note(f"{units.plural(delivered, 'message')} to {found.cluster}:{found.topic}")
+    if failures:
+        raise KafkaRefused(f"{found.path}: {failures[0]}; {len(failures)} not delivered")
+    if left:
+        raise KafkaUnavailable(f"{found.path}: {left} messages were not delivered in time")
+    return 0
+
+
+def _split(line: bytes, separator: bytes) -> tuple[bytes | None, bytes]:
+    if not separator:
+        return None, line
+    key, found, value = line.partition(separator)
+    return (key, value) if found else (None, line)
+
+
+# -- consume -------------------------------------------------------------------------------------
+
+
+def _consume(session: Session, arguments: Arguments) -> int:
+    found, settings = _client(session, arguments, for_writes=False)
+    from confluent_kafka import Consumer, KafkaException
+
+    settings = {
+        "group.id": "kdir-consume",  # the client wants one; none is joined and nothing committed
+        "enable.auto.commit": False,
+        "allow.auto.create.topics": False,
+        "auto.offset.reset": "earliest",
+        **settings,
+    }
+    try:
+        consumer = Consumer(settings)
+    except KafkaException as error:
+        raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
+    separator = arguments.one("key-separator")
+    try:
+        for message in _messages(consumer, found, arguments, session.timeout_seconds):
+            if separator:
+                sys.stdout.buffer.write((message.key() or b"") + separator.encode())
+            sys.stdout.buffer.write((message.value() or b"") + b"\n")
+            if arguments.flag("follow"):
+                sys.stdout.buffer.flush()
+    except KafkaException as error:
+        raise KafkaUnavailable(f"{found.path}: {error.args[0].str()}") from error
+    finally:
+        consumer.close()
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _messages(
+    consumer: Any, found: TopicLocation, arguments: Arguments, timeout_seconds: float
+) -> Iterator[Message]:
+    """Messages from where was asked, up to the ends as they are now, or on and on.
+
+    The ends are read first: "end of partition" comes again and again, and is never the last word.
+    """
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+
+    topic, follow, most = found.topic, arguments.flag("follow"), arguments.whole("count")
+    metadata = consumer.list_topics(topic, timeout=timeout_seconds).topics[topic]
+    if metadata.error is not None:
+        raise KafkaRefused(f"{found.path}: Kafka says of {topic}: {metadata.error.str()}")
+    begin = OFFSET_END if arguments.one("from", "beginning") == "end" else OFFSET_BEGINNING
+    ends: dict[int, int] = {}
+    if not follow:
+        for partition in metadata.partitions:
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=timeout_seconds
+            )
+            if high > low:
+                ends[partition] = high
+        begin = OFFSET_BEGINNING
+    last = dict(ends)
+    wanted = metadata.partitions if follow else ends
+    if not wanted:
+        return
+    consumer.assign([TopicPartition(topic, partition, begin) for partition in wanted])
+    yielded = 0
+    heard = time.monotonic()
+    while follow or ends:
+        message = consumer.poll(0.2)
+        _drop_reached(consumer, topic, ends)
+        if message is None:
+            if not follow and time.monotonic() - heard > timeout_seconds:
+                raise KafkaUnavailable(f"{found.path}: no answer within {timeout_seconds:g}s")
+            continue
+        if message.error() is not None:
+            raise KafkaUnavailable(f"{found.path}: {message.error().str()}")
+        heard = time.monotonic()
+        if not follow and message.offset() >= last[message.partition()]:
+            continue  # it came after we began
+        yield message
+        yielded += 1
+        if most and yielded >= most:
+            return
+
+
+def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> None:
+    """Forget the partitions whose end, as it was at the start, has been reached.
+
+    By the position, not by the last message: compaction and markers leave gaps (RELIABILITY P20).
+    """
+    from confluent_kafka import TopicPartition
+
+    if not ends:
+        return
+    places = consumer.position([TopicPartition(topic, partition) for partition in ends])
+    for place_now in places:
+        if place_now.offset >= ends[place_now.partition]:
+            del ends[place_now.partition]
+
+
+_LISTENER: Final = Option(("--listener",), "which listener (default: the first)", "NAME")
+_PROPERTIES: Final = Option(
+    ("--properties",), "client settings, KEY=VALUE lines; secrets go here", "FILE", completes="file"
+)
+_SETTING: Final = Option(("-X",), "a client setting; repeatable", "KEY=VALUE", repeated=True)
+_TOPIC: Final = Argument("PATH", "path of a topic", completes="path")
+
+VERBS: Final = (
+    Verb(
+        name="produce",
+        summary="write lines of stdin to a topic",
+        run=_produce,
+        writes=True,
+        details=(
+            "Each line is a message. acks=all and enable.idempotence=true unless told otherwise\n"
+            "(KIP-679). Through a link, messages go to its first target, even when that is away.\n"
+            "Needs kdir[kafka]."
+        ),
+        arguments=(_TOPIC,),
+        options=(
+            Option(("-K", "--key-separator"), "what stands between key and value", "TEXT"),
+            _LISTENER,
+            _PROPERTIES,
+            _SETTING,
+        ),
+        examples=(
+            ("echo hello | kdir produce /la/tracking/search/clicks", "one message"),
+            ("kdir produce -K : /la/tracking/orders < orders.txt", "key:value lines"),
+        ),
+    ),
+    Verb(
+        name="consume",
+        summary="print the messages of a topic",
+        run=_consume,
+        timeout_seconds=10.0,
+        details=(
+            "From the beginning to the end as it is now; with -f on and on. Joins no group and\n"
+            "commits nothing. Needs kdir[kafka]."
+        ),
+        arguments=(_TOPIC,),
+        options=(
+            Option(("-n", "--count"), "at most so many messages", "N"),
+            Option(("-f", "--follow"), "go on with new messages"),
+            Option(
+                ("--from",),
+                "with -f: where to begin (default: beginning)",
+                "WHERE",
+                choices=("beginning", "end"),
+            ),
+            Option(("-K", "--key-separator"), "print keys, too, and this behind them", "TEXT"),
+            _LISTENER,
+            _PROPERTIES,
+            _SETTING,
+        ),
+        examples=(
+            ("kdir consume /la/tracking/search/clicks", "all that is there"),
+            ("kdir consume -f --from end /la/tracking/orders", "what comes from now on"),
+        ),
+    ),
+)

@@ -1,0 +1,177 @@
+"""The drawing of ``tree``: siblings are asked at the same time; refuses to hide who is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from resolver.cli import units
+from resolver.cli.entries import display_name, kind_of
+from resolver.cli.output import Styled
+from resolver.errors import Absent, KdirError
+
+if TYPE_CHECKING:
+    from resolver.cli.session import Place, Session
+    from resolver.listing import Listed, NotListed
+    from resolver.path import Path
+
+__all__ = ["draw"]
+
+_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What is in one directory, or why that cannot be said."""
+
+    entries: Sequence[Listed] = ()
+    gaps: Sequence[NotListed] = ()
+    error: KdirError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One line: how it hangs, what it is, and what is said of it."""
+
+    stem: str
+    one: Listed
+    error: KdirError | None
+
+
+def draw(
+    session: Session, where: Place, *, levels: int, topics: bool, include_system: bool
+) -> None:
+    """Print everything below ``where``, ``levels`` deep.
+
+    Raises:
+        KdirError: the directory to begin with cannot be listed.
+    """
+    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tree")
+    try:
+        walk = _Walk(session, pool, topics=topics, include_system=include_system)
+        first = walk.level(where.path)
+        if first.error is not None:
+            raise first.error
+        nodes = walk.nodes(first, "", levels)
+        if session.out.structured:
+            for node in nodes:
+                session.out.record(node.one.entry)
+        elif session.out.format == "name":
+            session.out.lines(_path(node.one) for node in nodes)
+        else:
+            session.out.line(Styled(str(where.path), "container"))
+            _print(session, list(nodes))
+        for path, error in walk.silent:
+            session.missing(f"not listed: {path}: {error}")
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Walk:
+    """Depth first, with what comes next already on its way."""
+
+    def __init__(
+        self, session: Session, pool: ThreadPoolExecutor, *, topics: bool, include_system: bool
+    ) -> None:
+        self._resolver = session.resolver
+        self._pool = pool
+        self._kinds = () if topics else ("directory", "link", "mount")
+        self._include_system = include_system
+        self.silent: list[tuple[Path, KdirError]] = []
+
+    def level(self, path: Path) -> _Level:
+        """List one directory."""
+        try:
+            listing = self._resolver.list(
+                path, kinds=self._kinds, include_system=self._include_system
+            )
+            entries = [one for one in listing if one.path != path]
+        except KdirError as error:
+            return _Level(error=error)
+        return _Level(entries, listing.not_listed)
+
+    def nodes(self, level: _Level, indent: str, levels: int) -> Iterator[_Node]:
+        """The lines of one directory, each followed by those below it."""
+        self.silent.extend((gap.path, gap.error) for gap in level.gaps)
+        if levels < 1:
+            return
+        asked = [self._ask(one, levels) for one in level.entries]
+        last = len(level.entries) - 1
+        for number, (one, future) in enumerate(zip(level.entries, asked, strict=True)):
+            corner, bar = ("└── ", "    ") if number == last else ("├── ", "│   ")
+            below = future.result() if future is not None else _Level()
+            error = None if isinstance(below.error, Absent) else below.error
+            if error is not None:
+                self.silent.append((one.path, error))
+            yield _Node(f"{indent}{corner}", one, error)
+            yield from self.nodes(below, f"{indent}{bar}", levels - 1)
+
+    def _ask(self, one: Listed, levels: int) -> Future[_Level] | None:
+        # Links are shown, not gone into: a tree has no circles.
+        if levels < 2 or kind_of(one.entry) not in {"directory", "mount"}:
+            return None
+        if kind_of(one.entry) == "directory" and not _holds_any(one, with_topics=not self._kinds):
+            return None
+        return self._pool.submit(self.level, one.path)
+
+
+def _holds_any(one: Listed, *, with_topics: bool) -> bool:
+    directory = one.entry.directory
+    return bool(directory.container_count or (with_topics and directory.topic_count))
+
+
+def _path(one: Listed) -> str:
+    return str(one.path) if kind_of(one.entry) == "topic" else f"{one.path}/"
+
+
+def _print(session: Session, nodes: Sequence[_Node]) -> None:
+    """All lines at once: their columns stand below each other."""
+    cells = [(_node_name(node), *_said(node)) for node in nodes]
+    widths = [max((len(row[at]) for row in cells), default=0) for at in range(3)]
+    for node, (name, kind, what, said) in zip(nodes, cells, strict=True):
+        style = display_name(node.one.entry).style
+        stem = session.out.paint(Styled(node.stem, "faint"))
+        shown = session.out.paint(Styled(name[len(node.stem) :], style))
+        blanks = " " * (widths[0] - len(name) + 3)
+        rest = f"{kind:<{widths[1]}}  {what:<{widths[2]}}   "
+        tail = Styled(said, "bad") if node.error is not None else said
+        session.out.line(f"{stem}{shown}{blanks}{rest}{session.out.paint(tail)}".rstrip())
+
+
+def _node_name(node: _Node) -> str:
+    return f"{node.stem}{display_name(node.one.entry).text}"
+
+
+def _said(node: _Node) -> tuple[str, str, str]:
+    """Kind, what it leads to, and how it is."""
+    entry = node.one.entry
+    match kind_of(entry):
+        case "mount":
+            return "mount", entry.mount.cluster or entry.mount.cluster_id, _mount(node)
+        case "link":
+            union = "union of " if entry.link.mode == 2 else ""
+            return "link", f"{union}{', '.join(entry.link.targets)}", ""
+        case "topic":
+            parts = units.plural(entry.topic.partitions, "partition")
+            return "topic", entry.topic.physical_name, parts if entry.topic.partitions else ""
+        case _:
+            count = entry.directory.topic_count
+            return "", "", units.plural(count, "topic") if count else ""
+
+
+def _mount(node: _Node) -> str:
+    from kdir.v1 import entry_pb2
+
+    mount = node.one.entry.mount
+    if node.error is not None or mount.state == entry_pb2.MOUNT_STATE_AWAY:
+        reason = node.error.reason.lower().replace("_", " ") if node.error is not None else "away"
+        heard = mount.HasField("last_heard_seconds")
+        seen = f", last heard {units.age(mount.last_heard_seconds)} ago" if heard else ""
+        return f"{reason}{seen}"
+    if mount.state == entry_pb2.MOUNT_STATE_WAITING:
+        return "waiting for its server"
+    if mount.state == entry_pb2.MOUNT_STATE_REFUSED:
+        return f"refused: {mount.message}"
+    return units.plural(mount.topic_count, "topic") if mount.HasField("topic_count") else ""

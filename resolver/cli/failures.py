@@ -1,0 +1,87 @@
+"""What went wrong, in words a person can act on; goes to stderr, and decides no exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from resolver.errors import (
+    Absent,
+    AlreadyExists,
+    CrossMount,
+    DeadlineExceeded,
+    HasMounts,
+    InvalidNamespace,
+    InvalidPath,
+    KdirError,
+    MountDisagrees,
+    NoRoute,
+    NotEmpty,
+    TokenExpired,
+    Unavailable,
+    Unimplemented,
+)
+
+if TYPE_CHECKING:
+    from resolver.cli.session import Session
+
+__all__ = ["explain", "headline", "hints"]
+
+_MOST_ATTEMPTS = 8
+
+
+def explain(error: KdirError, session: Session | None) -> None:
+    """Print the error, and what could be done about it."""
+    sys.stdout.flush()
+    print(f"error: {headline(error)} ({error.reason})", file=sys.stderr)
+    for hint in hints(error):
+        print(f"  {hint}", file=sys.stderr)
+    attempts = error.attempts
+    most = len(attempts) if session is not None and session.verbose else _MOST_ATTEMPTS
+    for attempt in attempts[:most]:
+        print(f"  asked: {attempt}", file=sys.stderr)
+    if len(attempts) > most:
+        print(f"  and {len(attempts) - most} more; --verbose shows them", file=sys.stderr)
+
+
+def headline(error: KdirError) -> str:
+    """The error in one sentence, without what the hints say better."""
+    missing = error.metadata.get("missing")
+    if isinstance(error, InvalidNamespace) and missing:
+        return f"{missing} does not exist"
+    return error.message
+
+
+def hints(error: KdirError) -> Iterator[str]:
+    """What to try next, one line each."""
+    facts = error.metadata
+    match error:
+        case InvalidNamespace() if "missing" in facts:
+            yield f"nearest directory: {facts.get('similar') or facts.get('nearest', '/')}"
+            yield f"to make it: kdir mkdir {facts['missing']}"
+        case Absent():
+            nearest = facts.get("nearest_directory") or facts.get("nearest")
+            if nearest:
+                yield f"what is there: kdir ls {nearest}"
+        case AlreadyExists() if "path" in facts:
+            yield f"what stands there: kdir stat {facts['path']}"
+        case _:
+            for kind, hint in _HINTS.items():
+                if isinstance(error, kind):
+                    yield hint
+                    return
+
+
+_HINTS: Final[Mapping[type[KdirError], str]] = {
+    InvalidPath: "a path looks like /la/tracking/search/clicks",
+    NotEmpty: "to remove all below it too: kdir rm -r; --plan says what would go",
+    HasMounts: "which they are: kdir mounts; take each off first: kdir umount PATH",
+    CrossMount: "a topic's data stays in its cluster: make a link instead, kdir ln",
+    MountDisagrees: "which clusters wait, and what they say: kdir mounts PATH",
+    NoRoute: "the asked server knows no way there: has its cluster a parent? kdir doctor",
+    TokenExpired: "leave the token out: the store has begun a new life since it was given",
+    Unimplemented: "the server may be of another version: kdir doctor",
+    DeadlineExceeded: "more time: --timeout 30; who can be reached: kdir doctor",
+    Unavailable: "who can be reached: kdir doctor",
+}

@@ -1,0 +1,171 @@
+"""Verbs about changes: ``watch`` shows them as they come, ``history`` those that are past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.parser import Argument, Arguments, Option, Verb
+from resolver.cli.session import place
+
+if TYPE_CHECKING:
+    from kdir.v1 import entry_pb2, watch_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS", "summary"]
+
+_ACTIONS: Final = {1: "insert", 2: "update", 3: "delete"}
+_KINDS: Final = {1: "dir", 2: "topic", 3: "link", 4: "mount"}
+_UNSAID: Final = frozenset({"path", "etag", "change_count", "changed_at", "changed_by", "entry_id"})
+"""Fields that change with every change, or that the row says already."""
+
+
+def _watch(session: Session, arguments: Arguments) -> int:
+    out = session.out
+    watching = session.resolver.watch(
+        place(arguments.one("PATH")).path, after=arguments.one("after")
+    )
+    table = _table(session)
+    try:
+        for changes in watching:
+            if changes.authority is not None:
+                cluster = changes.authority.cluster
+                out.note(f"watching {watching.path} in {cluster.cluster}; Ctrl-C ends it", "faint")
+            _print(session, table, changes.events)
+            if changes.events and arguments.flag("tokens"):
+                out.note(f"token {changes.token}")
+            out.flush()
+    finally:
+        watching.close()
+    return 0
+
+
+def _history(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import watch_pb2
+
+    path = place(arguments.one("PATH")).path
+    left = arguments.whole("count", 1_000)
+    request = watch_pb2.ListChangesRequest(path=str(path))
+    table = _table(session)
+    while left > 0:
+        request.page_size = min(left, 1_000)
+        answer: watch_pb2.ListChangesResponse = session.resolver.call(
+            path, "WatchService.ListChanges", request
+        )
+        _print(session, table, answer.events[:left])
+        left -= len(answer.events)
+        request.page_token = answer.next_page_token
+        if not answer.next_page_token:
+            break
+    return 0
+
+
+def _table(session: Session) -> Table:
+    columns = (Column("TIME"), Column("REVISION", right=True), Column("ACTION"), Column("KIND"),
+               Column("PATH"), Column("BY"), Column("WHAT"))  # fmt: skip
+    return Table(session.out, columns)
+
+
+def _print(session: Session, table: Table, events: Any) -> None:
+    out = session.out
+    if out.structured:
+        for event in events:
+            out.record(event)
+    elif out.format == "name":
+        out.lines(event.path for event in events)
+    else:
+        table.rows([_row(event, human=out.human) for event in events])
+
+
+def _row(event: watch_pb2.ChangeEvent, *, human: bool) -> list[str | Styled]:
+    action = _ACTIONS.get(event.action, str(event.action))
+    time: str = event.time.ToJsonString()
+    if human:
+        time = time[:19].replace("T", " ")
+    return [
+        time,
+        str(event.revision),
+        Styled(action, "bad") if action == "delete" else action,
+        _KINDS.get(event.kind, str(event.kind)),
+        event.path,
+        event.principal or "-",
+        ", ".join(summary(event)),
+    ]
+
+
+def summary(event: watch_pb2.ChangeEvent) -> Iterator[str]:
+    """What changed, a phrase each: ``owner: search → ads``."""
+    if event.path_before and event.path_before != event.path:
+        yield f"was {event.path_before}"
+    if not event.HasField("before") or not event.HasField("after"):
+        return
+    before, after = dict(_leaves(event.before)), dict(_leaves(event.after))
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if old != new:
+            yield f"{key}: {_shown(old)} → {_shown(new)}"
+
+
+def _leaves(entry: entry_pb2.Entry) -> Iterator[tuple[str, str]]:
+    from resolver.cli.policies import flatten
+
+    for key, value in flatten(entry.policies):
+        yield key, "(ends here)" if value is None else value
+    kind = entry.WhichOneof("kind")
+    own = plain(getattr(entry, kind)) if kind else {}
+    for key, value in own.items():
+        if key in _UNSAID:
+            continue
+        if isinstance(value, dict):
+            yield from ((f"kafka {name}", str(one)) for name, one in value.items())
+        elif isinstance(value, list):
+            yield key, ",".join(map(str, value))
+        else:
+            yield key, str(value).removeprefix("PROVISION_").removeprefix("LINK_MODE_").lower()
+
+
+def _shown(value: str | None) -> str:
+    return "-" if value is None else value
+
+
+_PATH: Final = Argument("PATH", "changes at and below it", completes="path")
+_FORMATS: Final = ("table", "json", "yaml", "name")
+
+VERBS: Final = (
+    Verb(
+        name="watch",
+        summary="show changes as they come",
+        run=_watch,
+        details=(
+            "Every committed change at and below PATH, in order, each once; goes on by itself\n"
+            "when a connection breaks. Covers the cluster that owns PATH, not those mounted\n"
+            "below it. When it has fallen too far behind it ends with RESYNC: list again, then\n"
+            "watch."
+        ),
+        arguments=(_PATH,),
+        options=(
+            Option(("--after",), "go on after this token", "TOKEN"),
+            Option(("--tokens",), "say on stderr where to go on, after each change"),
+        ),
+        formats=_FORMATS,
+        examples=(
+            ("kdir watch /la/tracking", "on a terminal"),
+            ("kdir watch -o json /la/tracking | jq .path", "in a script"),
+        ),
+    ),
+    Verb(
+        name="history",
+        summary="who changed what, newest first",
+        run=_history,
+        details=(
+            "Changes at and below PATH in the cluster that owns it, as far back as its server\n"
+            "keeps them; also of what is no longer there."
+        ),
+        arguments=(_PATH,),
+        options=(Option(("-n", "--count"), "at most so many (default: 1000)", "N"),),
+        formats=_FORMATS,
+        examples=(("kdir history -n 20 /la/tracking/search", "the last twenty"),),
+    ),
+)

@@ -1,0 +1,373 @@
+"""Verbs that show what is there: ``ls``, ``tree``, ``stat``; a gap is said, and exits 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli import units
+from resolver.cli.entries import COLUMNS, display_name, display_path, kind_of, row
+from resolver.cli.output import Column, Output, Styled, Table
+from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
+from resolver.cli.session import Place, place
+from resolver.errors import KdirError
+
+if TYPE_CHECKING:
+    from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
+
+    from resolver.cli.session import Session
+    from resolver.listing import Listed, NotListed
+
+__all__ = ["VERBS"]
+
+_CHUNK: Final = 1_000
+"""Rows are aligned with each other so many at a time, and printed before the next are asked for."""
+_GLOB_SIGNS: Final = frozenset("*?[")
+_KIND_NAMES: Final = {
+    "d": "directory", "dir": "directory", "directory": "directory", "t": "topic", "topic": "topic",
+    "l": "link", "link": "link", "m": "mount", "mount": "mount",
+}  # fmt: skip
+
+
+# -- ls ------------------------------------------------------------------------------------------
+
+
+def _ls(session: Session, arguments: Arguments) -> int:
+    words = arguments.many("PATH") or ("/",)
+    code = 0
+    for number, word in enumerate(words):
+        if len(words) > 1 and session.out.human and not session.out.structured:
+            session.out.line(f"{word}:" if not number else f"\n{word}:")
+        try:
+            _ls_one(session, arguments, word)
+        except KdirError as error:
+            if len(words) == 1:
+                raise
+            from resolver.cli.failures import explain
+
+            explain(error, session)
+            code = code or error.exit_code
+    return code
+
+
+def _ls_one(session: Session, arguments: Arguments, word: str) -> None:
+    if not _GLOB_SIGNS.isdisjoint(word):
+        from resolver.cli.expand import expand
+
+        gaps: list[NotListed] = []
+        found = expand(session.resolver, word, gaps, include_system=arguments.flag("all"))
+        _print(session, arguments, _of_kinds(arguments, found), named_by_path=True)
+        _say_gaps(session, gaps)
+        return
+    where = place(word)
+    recursive = arguments.flag("recursive")
+    if arguments.flag("directory"):
+        _print(session, arguments, iter([_itself(session, where)]), named_by_path=True)
+        return
+    listing = session.resolver.list(
+        where.path,
+        recursive=recursive,
+        kinds=_kinds(arguments),
+        include_system=arguments.flag("all"),
+    )
+    names = _print(session, arguments, iter(listing), named_by_path=recursive)
+    _say_gaps(session, listing.not_listed)
+    whole = not (recursive or arguments.many("kind") or arguments.flag("all") or listing.is_partial)
+    if whole and names is not None and session.out.terminal:
+        from resolver.cli.names import Names
+
+        Names(session.servers()).store(str(where.path), "", names)
+
+
+def _kinds(arguments: Arguments) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_KIND_NAMES[kind] for kind in arguments.many("kind")))
+
+
+def _of_kinds(arguments: Arguments, found: Iterator[Listed]) -> Iterator[Listed]:
+    kinds = _kinds(arguments)
+    return (one for one in found if not kinds or kind_of(one.entry) in kinds)
+
+
+def _itself(session: Session, where: Place) -> Listed:
+    from resolver.listing import Listed
+
+    found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=not where.directory)
+    return Listed(where.path, found.entry, found.authority, found.effective, where.path.parent)
+
+
+def _print(
+    session: Session, arguments: Arguments, found: Iterator[Listed], *, named_by_path: bool
+) -> list[str] | None:
+    """Print entries as they come; returns their names if they are few enough to be completed."""
+    from resolver.cli.completing import MOST_NAMES
+
+    out = session.out
+    names: list[str] = []
+    show = _printer(out, long=arguments.flag("long"), named_by_path=named_by_path)
+    chunk: list[Listed] = []
+    for one in found:
+        if len(names) <= MOST_NAMES:
+            names.append(display_name(one.entry).text)
+        chunk.append(one)
+        if len(chunk) == _CHUNK:
+            show(chunk)
+            chunk = []
+    show(chunk)
+    return names if len(names) <= MOST_NAMES else None
+
+
+def _printer(out: Output, *, long: bool, named_by_path: bool) -> Callable[[Sequence[Listed]], None]:
+    """What prints a chunk of entries in the format asked for."""
+    if out.structured:
+        return lambda chunk: _each(out.record, (one.entry for one in chunk))
+    if out.format == "name":
+        return lambda chunk: out.lines(_reached(one) for one in chunk)
+    if long:
+        table = Table(out, COLUMNS)
+        return lambda chunk: table.rows(
+            [_long_row(one, human=out.human, named_by_path=named_by_path) for one in chunk]
+        )
+    short = Table(out, (Column(""), Column("")) if out.human else (Column(""),), header=False)
+    return lambda chunk: short.rows(
+        [_short_row(one, human=out.human, named_by_path=named_by_path) for one in chunk]
+    )
+
+
+def _each(act: Callable[[Any], None], things: Iterable[Any]) -> None:
+    for thing in things:
+        act(thing)
+
+
+def _reached(one: Listed) -> str:
+    """The path by which it was reached, which is the canonical one unless a link leads there."""
+    return str(one.path) if kind_of(one.entry) == "topic" else f"{str(one.path).rstrip('/')}/"
+
+
+def _short_row(one: Listed, *, human: bool, named_by_path: bool) -> list[str | Styled]:
+    name = display_name(one.entry)
+    shown = Styled(_reached(one), name.style) if named_by_path else name
+    if not human:
+        return [shown]
+    # Behind a link, and above all behind a union, say where it really is.
+    via_link = str(one.path) != one.entry.path
+    return [shown, Styled(one.entry.path, "faint") if via_link else ""]
+
+
+def _long_row(one: Listed, *, human: bool, named_by_path: bool) -> list[str | Styled]:
+    return row(
+        one.entry,
+        cluster=one.authority.cluster.cluster,
+        inherited=one.inherited,
+        human=human,
+        name=_reached(one) if named_by_path else "",
+    )
+
+
+def _say_gaps(session: Session, gaps: Iterable[NotListed]) -> None:
+    for gap in gaps:
+        session.missing(f"not listed: {gap.path}: {gap.error}")
+
+
+# -- tree ----------------------------------------------------------------------------------------
+
+
+def _tree(session: Session, arguments: Arguments) -> int:
+    from resolver.cli.drawing import draw
+
+    draw(
+        session,
+        place(arguments.one("PATH", "/")),
+        levels=arguments.whole("level", 64),
+        topics=arguments.flag("topics"),
+        include_system=arguments.flag("all"),
+    )
+    return 0
+
+
+# -- stat ----------------------------------------------------------------------------------------
+
+
+def _stat(session: Session, arguments: Arguments) -> int:
+    from resolver.cli.writing import each
+
+    def show(where: Place) -> None:
+        answer = _get(session, where)
+        out = session.out
+        if out.structured:
+            out.record(answer.entry)
+        elif out.format == "name":
+            out.line(display_path(answer.entry))
+        else:
+            out.lines(_facts(answer.entry, answer.authority, human=out.human))
+
+    return each(session, arguments.many("PATH"), show)
+
+
+def _get(session: Session, where: Place) -> directory_pb2.GetEntryResponse:
+    """The entry at the very path; with a ``/`` behind it, the directory that the path leads to."""
+    from kdir.v1 import directory_pb2
+
+    request = directory_pb2.GetEntryRequest(path=str(where.path), kind=where.kind)
+    answer: directory_pb2.GetEntryResponse = session.resolver.call(
+        where.path, "DirectoryService.GetEntry", request, no_follow=not where.directory
+    )
+    return answer
+
+
+def _facts(
+    entry: entry_pb2.Entry, authority: resolve_pb2.Authority, *, human: bool
+) -> Iterator[str | Styled]:
+    """One fact a line, as ``name  value``."""
+    from resolver.cli.policies import flatten
+
+    facts: list[tuple[str, str | Styled]] = [
+        ("path", display_path(entry)),
+        ("kind", kind_of(entry)),
+        ("cluster", f"{authority.cluster.cluster} ({authority.cluster.cluster_id})"),
+        ("id", str(entry.entry_id)),
+        ("etag", entry.etag),
+    ]
+    if entry.HasField("changed_at") and entry.changed_at.seconds:
+        by = f" by {entry.changed_by}" if entry.changed_by else ""
+        facts.append(("changed", f"{_when(entry, human=human)}{by}"))
+    facts += _facts_of_kind(entry, human=human)
+    for key, setting in flatten(entry.policies):
+        shown = "(ends here)" if setting is None else setting
+        if human and setting is not None and key.endswith(".ms"):
+            shown = units.retention(setting)
+        facts.append((key, shown))
+    width = max(len(name) for name, _ in facts) + 2
+    for name, value in facts:
+        if isinstance(value, Styled):
+            yield Styled(f"{name:<{width}}{value.text}", value.style)
+        else:
+            yield f"{name:<{width}}{value}" if human else f"{name}\t{value}"
+
+
+def _when(entry: entry_pb2.Entry, *, human: bool) -> str:
+    import time
+
+    shown: str = entry.changed_at.ToJsonString()
+    if not human:
+        return shown
+    age = units.age(time.time() - entry.changed_at.seconds)
+    return f"{shown[:19].replace('T', ' ')} UTC, {age} ago"
+
+
+def _facts_of_kind(entry: entry_pb2.Entry, *, human: bool) -> Iterator[tuple[str, str | Styled]]:
+    from resolver.cli.entries import state_of
+    from resolver.cli.output import kafka_uuid
+
+    state = state_of(entry, human=human)
+    match kind_of(entry):
+        case "directory":
+            yield "topics", str(entry.directory.topic_count)
+            yield "others", str(entry.directory.container_count)
+            if entry.directory.closed:
+                yield "closed", "true"
+        case "topic":
+            topic = entry.topic
+            yield "topic", topic.physical_name
+            yield "topic id", kafka_uuid(topic.topic_id) or "-"
+            yield "partitions", str(topic.partitions or "-")
+            yield "replication", str(topic.replication_factor or "-")
+            yield "state", state
+            if topic.provision_message:
+                yield "why", topic.provision_message
+            yield "adopted", str(topic.adopted).lower()
+            for key in sorted(topic.observed_config):
+                yield f"kafka {key}", topic.observed_config[key]
+        case "link":
+            yield "targets", ", ".join(entry.link.targets)
+            yield "mode", state
+            yield "writes", "follow" if entry.link.writes == 2 else "stay"
+            yield "absent", "falls back" if entry.link.fall_back_on_absent else "is absent"
+        case "mount":
+            mount = entry.mount
+            yield "child", f"{mount.cluster} ({mount.cluster_id})".lstrip()
+            yield "epoch", str(mount.epoch)
+            yield "state", state
+            if mount.message:
+                yield "why", mount.message
+            yield "servers", ", ".join(mount.endpoints) or "-"
+            if mount.HasField("topic_count"):
+                yield "topics", str(mount.topic_count)
+        case _:
+            pass  # a kind of a newer version
+
+
+_ALL: Final = Option(("-a", "--all"), "system entries (__…) too")
+
+VERBS: Final = (
+    Verb(
+        name="ls",
+        summary="list a directory",
+        run=_ls,
+        details=(
+            "What one can go into ends in a /. A PATH may be a glob, quoted from the shell:\n"
+            "* ? […] within a name, ** across directories. With -l, ^ marks what is inherited.\n"
+            "Behind a link, what is listed says where it really is; a union shows its targets\n"
+            "merged.\n"
+            "Prints as it reads. What does not answer is said on stderr, and the exit code is 3."
+        ),
+        arguments=(
+            Argument("PATH", "what to list (default: /)", least=0, most=None, completes="path"),
+        ),
+        options=(
+            Option(("-l", "--long"), "partitions, retention, owner, state and location, too"),
+            _ALL,
+            Option(("-R", "--recursive"), "all below it, too, across mounts"),
+            Option(("-d", "--directory"), "the entry itself, not what is in it"),
+            Option(
+                ("-k", "--kind"),
+                "only these; repeatable",
+                "KIND",
+                choices=tuple(_KIND_NAMES),
+                repeated=True,
+            ),
+        ),
+        formats=FORMATS,
+        examples=(
+            ("kdir ls /la/tracking", "names"),
+            ("kdir ls -l /la/tracking", "a table"),
+            ("kdir ls '/la/*/cl*'", "whatever begins with cl, one directory down"),
+            ("kdir ls -R -k topic -o name /la", "the path of every topic below /la"),
+        ),
+    ),
+    Verb(
+        name="tree",
+        summary="draw what is below a path",
+        run=_tree,
+        details=(
+            "Directories, mounts and links; topics with -t. Mounts are gone into, links are not.\n"
+            "What does not answer says so where it stands, and the exit code is 3."
+        ),
+        arguments=(Argument("PATH", "where to begin (default: /)", least=0, completes="path"),),
+        options=(
+            Option(("-L", "--level"), "only so many levels deep", "N"),
+            Option(("-t", "--topics"), "topics, too"),
+            _ALL,
+        ),
+        formats=FORMATS,
+        examples=(
+            ("kdir tree -L 2 /", "the top of the world"),
+            ("kdir tree -t /la/tracking", "all of one cluster"),
+        ),
+    ),
+    Verb(
+        name="stat",
+        summary="all that is known of an entry",
+        run=_stat,
+        details=(
+            "Of a link or a mount itself; with a / behind the path, of the directory it leads to.\n"
+            "Policies are those set on this very entry: kdir effective shows what it inherits."
+        ),
+        arguments=(Argument("PATH", "path of the entry", most=None, completes="path"),),
+        formats=FORMATS,
+        examples=(
+            ("kdir stat /la/tracking/search/clicks", "a topic"),
+            ("kdir stat /la/tracking", "the mount"),
+            ("kdir stat /la/tracking/", "the directory that is mounted there"),
+        ),
+    ),
+)

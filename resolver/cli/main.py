@@ -1,0 +1,117 @@
+"""Entry point of ``kdir``: finds the verb, runs it, turns what went wrong into words and codes.
+
+Refuses to import anything that only some verbs need: start-up is felt on every call.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from resolver.cli.parser import Arguments, UsageError, Verb, parse, split_verb
+from resolver.cli.registry import load_verb, nearest_verbs
+from resolver.cli.session import Session
+from resolver.errors import KdirError
+
+__all__ = ["EXIT_BROKEN_PIPE", "EXIT_INTERRUPTED", "EXIT_PARTIAL", "EXIT_USAGE", "main"]
+
+EXIT_USAGE = 2
+EXIT_PARTIAL = 3
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+"""128 + SIGINT and 128 + SIGPIPE, as shells report a program that the signal ended."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command line (``sys.argv`` by default); returns the exit code."""
+    words = sys.argv[1:] if words is None else words
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has enough. What is still buffered must not fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+
+
+def _run(words: Sequence[str]) -> int:
+    try:
+        before, name, rest = split_verb(words)
+        if "--version" in before:
+            print(f"kdir {_version()}")
+            return 0
+        if not name or name == "help":
+            return _help(rest)
+        if name == "__complete":
+            from resolver.cli.completing import complete
+
+            return complete(rest)
+        verb = load_verb(name)
+        if verb is None:
+            return _unknown(name)
+        arguments = parse(verb, [*rest, *before] if not verb.raw else rest)
+        if {"-h", "--help"} & {*before, *(rest if verb.raw else ())} or arguments.flag("help"):
+            return _help([name])
+        return _serve(verb, arguments)
+    except UsageError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        about = f"{error.verb} " if error.verb else ""
+        print(f"  kdir {about}--help explains it", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def _serve(verb: Verb, arguments: Arguments) -> int:
+    session: Session | None = None
+    try:
+        session = Session(arguments)
+        if verb.writes:
+            session.allow_write(verb.name)
+        code = verb.run(session, arguments)
+        return code or (EXIT_PARTIAL if session.partial else 0)
+    except KdirError as error:
+        from resolver.cli.failures import explain
+
+        explain(error, session)
+        return error.exit_code
+    finally:
+        if session is not None:
+            session.close()
+
+
+def _help(words: Sequence[str]) -> int:
+    from resolver.cli.help import overview, verb_help
+
+    if not words:
+        print(overview())
+        return 0
+    verb = load_verb(words[0])
+    if verb is None:
+        return _unknown(words[0])
+    print(verb_help(verb))
+    return 0
+
+
+def _unknown(name: str) -> int:
+    print(f"error: kdir has no verb {name!r}", file=sys.stderr)
+    near = nearest_verbs(name)
+    if near:
+        print(f"  did you mean: {', '.join(f'kdir {verb}' for verb in near)}", file=sys.stderr)
+    print("  kdir --help lists them", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("kdir")
+    except PackageNotFoundError:  # run from a checkout that was never installed
+        return "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Names of directories' children, kept on disk for completion; refuses to import gRPC.
+
+One small file for a directory as some servers were seen to list it, and for the beginning that the
+names were asked by. It is a convenience: nothing but a prompt is answered from it, and losing it
+loses nothing.
+"""
+
+# pathlib would cost the completion of a path a tenth of its time.
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+__all__ = ["FRESH_SECONDS", "Names", "cache_folder"]
+
+FRESH_SECONDS: Final = 30.0
+"""For so long a listing is completed from without asking again."""
+_MOST_FILES: Final = 1_000
+
+
+def cache_folder() -> str:
+    """Where kdir keeps what it can find again (XDG base directories)."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "kdir")
+
+
+class Names:
+    """What was listed of directories by way of ``servers``. Names end in ``/`` for containers."""
+
+    def __init__(self, servers: Sequence[str], *, clock: Callable[[], float] = time.time) -> None:
+        self._folder = os.path.join(cache_folder(), "names")
+        self._servers = ",".join(servers)
+        self._clock = clock
+
+    def load(self, directory: str, start: str, *, most_age_seconds: float) -> list[str] | None:
+        """The children's names that begin with ``start``; None if that is not known."""
+        for length in range(len(start) + 1):
+            names = self._read(directory, start[:length], most_age_seconds)
+            if names is not None:
+                return [name for name in names if name.startswith(start)]
+        return None
+
+    def store(self, directory: str, start: str, names: Sequence[str]) -> None:
+        """Keep all the names that begin with ``start``; a disk that refuses is not an error."""
+        with contextlib.suppress(OSError):
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            path = self._file(directory, start)
+            temporary = f"{path}.{os.getpid()}"
+            with open(temporary, "w", encoding="ascii") as file:
+                file.write(
+                    "\n".join((f"{self._clock():.0f} {self._key(directory, start)}", *names))
+                )
+            os.replace(temporary, path)
+            self._sweep()
+
+    def _key(self, directory: str, start: str) -> str:
+        return f"{self._servers} {directory} {start}"
+
+    def _file(self, directory: str, start: str) -> str:
+        import hashlib
+
+        digest = hashlib.blake2b(self._key(directory, start).encode(), digest_size=16)
+        return os.path.join(self._folder, digest.hexdigest())
+
+    def _read(self, directory: str, start: str, most_age_seconds: float) -> list[str] | None:
+        try:
+            with open(self._file(directory, start), encoding="ascii") as file:
+                head, *names = file.read().split("\n")
+            written, _, key = head.partition(" ")
+            age_seconds = self._clock() - float(written)
+        except (OSError, ValueError):
+            return None
+        fresh = 0 <= age_seconds <= most_age_seconds
+        return names if fresh and key == self._key(directory, start) else None
+
+    def _sweep(self) -> None:
+        """Remove the older half when there is too much; it would be asked again anyway."""
+        with os.scandir(self._folder) as found:
+            files = [entry for entry in found if entry.is_file()]
+        if len(files) > _MOST_FILES:
+            by_age = sorted((entry.stat().st_mtime, entry.path) for entry in files)
+            for _, path in by_age[: len(by_age) // 2]:
+                os.unlink(path)

@@ -1,0 +1,303 @@
+"""Verbs that run a directory server, or look at how servers are: ``server`` and ``doctor``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli import units
+from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.parser import Argument, Arguments, Option, Verb
+from resolver.errors import KdirError
+
+if TYPE_CHECKING:
+    from kdir.v1 import admin_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS"]
+
+
+def _server(session: Session, arguments: Arguments) -> int:
+    import os
+    import sys
+
+    session.out.flush()
+    # -P: a folder named "directory" where the user happens to stand is not ours.
+    command = [sys.executable, "-P", "-m", "directory", *arguments.many("ARGUMENT")]
+    os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
+
+
+# -- doctor --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """One server to look at, and which of its clusters ("" = the asked one)."""
+
+    endpoint: str
+    cluster_id: str
+    cluster: str
+    mount: str
+
+
+_Look = tuple[_Server, "admin_pb2.GetStatusResponse | KdirError"]
+
+
+def _doctor(session: Session, arguments: Arguments) -> int:
+    named = [_Server(endpoint, "", "", "") for endpoint in session.servers()]
+    looks = _look(session, named)
+    if not arguments.flag("local"):
+        seen = {_place(look) for look in looks}
+        others = [one for one in _known(session, named) if (one.endpoint, one.mount) not in seen]
+        looks += _look(session, others)
+    problems = [problem for look in looks for problem in _problems(look)]
+    out = session.out
+    if out.structured:
+        for server, status in looks:
+            out.record(_record(server, status))
+    else:
+        rows = [_row(server, status, human=out.human) for server, status in looks]
+        Table(out, _COLUMNS).rows(sorted(rows, key=lambda row: str(row[0])))
+    _set_up(session)
+    for problem in problems:
+        out.note(problem, "bad")
+    if not problems:
+        out.note("all is well")
+    session.partial = session.partial or bool(problems)
+    return 0
+
+
+def _place(look: _Look) -> tuple[str, str]:
+    server, status = look
+    mount = server.mount if isinstance(status, KdirError) else status.authority.cluster.mount
+    return server.endpoint, mount
+
+
+def _known(session: Session, named: Sequence[_Server]) -> list[_Server]:
+    """The servers of every mount that the first named server that answers knows of."""
+    from kdir.v1 import federation_pb2
+
+    from resolver.transport import method
+
+    for server in named:
+        try:
+            answer: Any = session.transport.call(
+                server.endpoint,
+                method("FederationService.ListMounts"),
+                federation_pb2.ListMountsRequest(),
+                session.timeout_seconds,
+            )
+        except KdirError:
+            continue  # its own row says so
+        return [
+            _Server(endpoint, row.cluster_id, row.cluster, row.mount)
+            for row in answer.rows
+            for endpoint in row.endpoints or ("",)
+        ]
+    return []
+
+
+def _look(session: Session, servers: Sequence[_Server]) -> list[_Look]:
+    """Ask all at once: those that do not answer must not add up."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    if not servers:
+        return []
+    with ThreadPoolExecutor(min(len(servers), 16)) as pool:
+        statuses = list(pool.map(_asker(session), servers))
+    return list(zip(servers, statuses, strict=True))
+
+
+def _asker(session: Session) -> Callable[[_Server], admin_pb2.GetStatusResponse | KdirError]:
+    from kdir.v1 import admin_pb2
+
+    from resolver.errors import Unreachable
+    from resolver.transport import method
+
+    transport, get_status = session.transport, method("AdminService.GetStatus")
+
+    def ask(server: _Server) -> admin_pb2.GetStatusResponse | KdirError:
+        if not server.endpoint:
+            return Unreachable("no server of it is known")
+        request = admin_pb2.GetStatusRequest(cluster=server.cluster_id)
+        try:
+            answer: Any = transport.call(
+                server.endpoint, get_status, request, session.timeout_seconds
+            )
+        except KdirError as error:
+            return error
+        found: admin_pb2.GetStatusResponse = answer
+        return found
+
+    return ask
+
+
+_COLUMNS: Final = (
+    Column("MOUNT"),
+    Column("CLUSTER"),
+    Column("SERVER"),
+    Column("STATE"),
+    Column("TOPICS", right=True),
+    Column("PARENT"),
+    Column("KAFKA"),
+    Column("VERSION"),
+    Column("UP", right=True),
+)
+_STATES: Final = {0: "-", 1: "loading", 2: "serving", 3: "stale"}
+
+
+def _row(
+    server: _Server, status: admin_pb2.GetStatusResponse | KdirError, *, human: bool
+) -> list[str | Styled]:
+    if isinstance(status, KdirError):
+        state = Styled(status.reason.lower().replace("_", " "), "bad")
+        return [server.mount or "?", server.cluster or "?", server.endpoint or "-", state,
+                "-", "-", "-", "-", "-"]  # fmt: skip
+    cluster = status.authority.cluster
+    state_name = _STATES.get(status.replica_state, str(status.replica_state))
+    up = units.age(status.uptime_seconds) if human else f"{status.uptime_seconds:.3f}"
+    return [
+        cluster.mount,
+        cluster.cluster,
+        server.endpoint,
+        state_name if state_name == "serving" else Styled(state_name, "warn"),
+        units.count(status.topic_count) if human else str(status.topic_count),
+        _parent(status),
+        _kafka(status),
+        status.version,
+        up,
+    ]
+
+
+def _parent(status: admin_pb2.GetStatusResponse) -> str | Styled:
+    parent = status.parent
+    if parent.unmounted:
+        return Styled("unmounted", "bad")
+    if not parent.configured:
+        return "-"
+    return "linked" if parent.linked else Styled("away", "bad")
+
+
+def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
+    if not status.HasField("kafka"):
+        return "-"
+    kafka = status.kafka
+    if kafka.stopped:
+        return Styled("stopped", "bad")
+    if not kafka.reachable:
+        return Styled("away", "bad")
+    counts = {
+        "pending": kafka.pending_count, "missing": kafka.missing_count, "drift": kafka.drift_count,
+    }  # fmt: skip
+    told = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
+    return Styled(told, "warn") if told else "ok"
+
+
+def _problems(look: _Look) -> Iterator[str]:
+    """What is not as it should be, one sentence each."""
+    server, status = look
+    if isinstance(status, KdirError):
+        name = f"{server.mount} ({server.cluster}) at " if server.mount else ""
+        yield f"{name}{server.endpoint}: {status}"
+        return
+    where = f"{status.authority.cluster.mount} at {server.endpoint}"
+    if status.replica_state != 2:
+        yield f"{where}: its tree is {_STATES.get(status.replica_state, 'in an unknown state')}"
+    parent = status.parent
+    if parent.unmounted:
+        yield f"{where}: the parent has unmounted it"
+    elif parent.configured and not parent.linked:
+        yield f"{where}: no link to the parent: {parent.message or 'not yet'}"
+    if status.HasField("kafka"):
+        if status.kafka.stopped:
+            mount = status.authority.cluster.mount
+            yield f"{where}: stopped: {status.kafka.stopped}; kdir ack {mount}"
+        elif not status.kafka.reachable:
+            yield f"{where}: Kafka does not answer: {status.kafka.message}"
+    for key in status.quarantined:
+        yield f"{where}: cannot be read and was set aside: {key}"
+
+
+def _record(server: _Server, status: admin_pb2.GetStatusResponse | KdirError) -> dict[str, Any]:
+    record: dict[str, Any] = {"endpoint": server.endpoint}
+    if isinstance(status, KdirError):
+        named = {"mount": server.mount, "cluster": server.cluster, "cluster_id": server.cluster_id}
+        record |= {key: value for key, value in named.items() if value}
+        record["error"] = {"reason": status.reason, "message": status.message}
+        return record
+    return record | plain(status)
+
+
+def _set_up(session: Session) -> None:
+    """Where the servers come from, and which extras are installed."""
+    from importlib.util import find_spec
+
+    from resolver.contexts import config_file
+
+    context = session.context()
+    source = f"context {context.name}" if context else "no context"
+    session.out.note(f"servers: {','.join(session.servers())} ({source}; {config_file()})", "faint")
+    extras = {
+        "kafka": ("confluent_kafka",),
+        "index": ("pyspark", "pyarrow", "deltalake", "duckdb"),
+    }
+    told = [
+        f"kdir[{name}] {'installed' if all(find_spec(one) for one in needs) else 'not installed'}"
+        for name, needs in extras.items()
+    ]
+    session.out.note(f"extras:  {', '.join(told)}", "faint")
+
+
+VERBS: Final = (
+    Verb(
+        name="server",
+        summary="run the directory server of a cluster",
+        run=_server,
+        raw=True,
+        details=(
+            "Runs until SIGTERM or SIGINT. Without --config it needs --mount; with --kafka it\n"
+            "serves the topics of a running Kafka cluster under their own names, and changes\n"
+            "nothing in Kafka."
+        ),
+        arguments=(Argument("ARGUMENT", "as below", least=0, most=None),),
+        options=(
+            Option(
+                ("--config",), "TOML file, or folder of them; repeatable", "FILE", completes="file"
+            ),
+            Option(("--check",), "validate, say what it would do, and end"),
+            Option(("--mount",), "where the cluster hangs in the global tree", "PATH"),
+            Option(("--kafka",), "brokers to begin with", "HOST:PORT,…"),
+            Option(("--listen",), "default 127.0.0.1:7420", "HOST:PORT"),
+            Option(("--parent",), "servers of the parent", "HOST:PORT,…"),
+            Option(("--cluster",), "its name; default: the mount, joined by -", "NAME"),
+            Option(("--store",), "sqlite:///FILE; default: a file in the state folder", "ADDRESS"),
+            Option(("--site",), "the site that it belongs to", "NAME"),
+            Option(
+                ("--log-level",),
+                "how much to log",
+                "LEVEL",
+                choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+            ),
+        ),
+        examples=(
+            ("kdir server --mount /la/tracking --kafka kafka-1:9092", "no file, no other flag"),
+            ("kdir server --config /etc/kdir/la-tracking.toml", "a configured one"),
+            ("kdir server --check --config /etc/kdir/", "every *.toml in the folder: is it right?"),
+        ),
+    ),
+    Verb(
+        name="doctor",
+        summary="which servers can be reached, and how they are",
+        run=_doctor,
+        timeout_seconds=3.0,
+        details=(
+            "Asks the servers of the context, and every server of every mount that they know of.\n"
+            "What is not well is said on stderr, and the exit code is 3."
+        ),
+        options=(Option(("--local",), "only the servers of the context"),),
+        formats=("table", "json", "yaml"),
+        examples=(("kdir doctor", "look at all"), ("kdir doctor --local --at la-1:7420", "at one")),
+    ),
+)

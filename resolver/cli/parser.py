@@ -1,0 +1,309 @@
+"""The grammar of the command line: verbs, options, arguments; refuses to know what a verb does.
+
+Our own, since argparse alone costs a start-up more than our whole grammar does, and since help,
+completion and parsing then read the same declarations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    from resolver.cli.session import Session
+
+__all__ = [
+    "FORMATS",
+    "GLOBAL_OPTIONS",
+    "Argument",
+    "Arguments",
+    "Option",
+    "UsageError",
+    "Verb",
+    "parse",
+    "split_verb",
+]
+
+FORMATS: Final = ("table", "json", "yaml", "name")
+
+
+class UsageError(Exception):
+    """The words of the command line make no command; exit code 2."""
+
+    def __init__(self, message: str, *, verb: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.verb = verb
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A flag, or with ``value`` (its name in help texts) an option that takes one."""
+
+    names: tuple[str, ...]
+    help: str
+    value: str = ""
+    choices: tuple[str, ...] = ()
+    repeated: bool = False
+    completes: str = ""
+    """What its value is, for completion: ``path``, ``context`` or ``file``."""
+
+    @property
+    def key(self) -> str:
+        """The name that a verb asks for it by: the longest, without dashes."""
+        return max(self.names, key=len).lstrip("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A positional argument: at least ``least`` of them, at most ``most`` (None = any number)."""
+
+    name: str
+    help: str
+    least: int = 1
+    most: int | None = 1
+    completes: str = ""
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One verb: what it takes, how it is explained, and what runs it.
+
+    ``examples`` are command lines with what they do. With ``raw`` the words after the verb are
+    handed on as they are, except for ``--help``.
+    """
+
+    name: str
+    summary: str
+    run: Callable[[Session, Arguments], int]
+    examples: tuple[tuple[str, str], ...]
+    arguments: tuple[Argument, ...] = ()
+    options: tuple[Option, ...] = ()
+    details: str = ""
+    formats: tuple[str, ...] = ()
+    writes: bool = False
+    raw: bool = False
+    timeout_seconds: float = 5.0
+    """Unless ``--timeout`` says otherwise."""
+
+    def all_options(self) -> tuple[Option, ...]:
+        """Its own options, ``-o`` with the formats it has, and those of every verb."""
+        output = (_output_option(self.formats),) if self.formats else ()
+        return (*self.options, *output, *self.common_options())
+
+    def common_options(self) -> tuple[Option, ...]:
+        """Those of every verb, with this one's own default of ``--timeout``."""
+        patience = Option(
+            ("--timeout",),
+            f"give up on a question after so long (default {self.timeout_seconds:g})",
+            "SECONDS",
+        )
+        return tuple(patience if o.names == patience.names else o for o in GLOBAL_OPTIONS)
+
+
+GLOBAL_OPTIONS: Final = (
+    Option(("--at",), "directory servers to ask, in order", "HOST:PORT,…"),
+    Option(
+        ("--context",),
+        "use the servers of this context; a protected one must be named for each write",
+        "NAME",
+        completes="context",
+    ),
+    Option(("--timeout",), "give up on a question after so long", "SECONDS"),
+    Option(("-v", "--verbose"), "say on stderr who was asked, in order"),
+    Option(("-h", "--help"), "explain the verb, with examples"),
+)
+
+
+def _output_option(formats: tuple[str, ...]) -> Option:
+    return Option(("-o", "--output"), "how to print", "FORMAT", choices=formats)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What was said: values by option key and by argument name, all as text."""
+
+    verb: Verb
+    values: Mapping[str, Sequence[str]]
+
+    def flag(self, key: str) -> bool:
+        """Whether the option was given."""
+        return key in self.values
+
+    def one(self, key: str, default: str = "") -> str:
+        """The value given, the last one where there are several."""
+        given = self.values.get(key)
+        return given[-1] if given else default
+
+    def many(self, key: str) -> tuple[str, ...]:
+        """All values given, in order."""
+        return tuple(self.values.get(key, ()))
+
+    def whole(self, key: str, default: int = 0) -> int:
+        """A number of things.
+
+        Raises:
+            UsageError: not a whole number, or below 0.
+        """
+        text = self.one(key)
+        if not text:
+            return default
+        if not text.isascii() or not text.isdigit():
+            raise UsageError(
+                f"--{key} {text!r}: a whole number, 0 or more, was expected", verb=self.verb.name
+            )
+        return int(text)
+
+    def seconds(self, key: str, default: float) -> float:
+        """A time in seconds, more than 0, at most a day.
+
+        Raises:
+            UsageError: something else.
+        """
+        text = self.one(key)
+        if not text:
+            return default
+        try:
+            value = float(text.removesuffix("s"))
+        except ValueError:
+            value = -1.0
+        if not 0 < value <= 86_400:
+            raise UsageError(
+                f"--{key} {text!r}: seconds, more than 0 and at most 86400, were expected",
+                verb=self.verb.name,
+            )
+        return value
+
+
+def split_verb(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """Cut a command line into the options before the verb, the verb ("" if none) and the rest.
+
+    Raises:
+        UsageError: an option before the verb is unknown, or lacks its value.
+    """
+    before: list[str] = []
+    rest = list(words)
+    known = _by_name(GLOBAL_OPTIONS)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        before.append(word)
+        name, has_value, _ = word.partition("=")
+        option = known.get(name)
+        if option is None and name != "--version":
+            _unknown_option(name, [*known, "--version"], "")
+        if option is not None and option.value and not has_value:
+            if not rest:
+                raise UsageError(f"{name} wants a value: {name} {option.value}")
+            before.append(rest.pop(0))
+    return before, (rest[0] if rest else ""), rest[1:]
+
+
+def parse(verb: Verb, words: Sequence[str]) -> Arguments:
+    """Read the words of one verb.
+
+    Raises:
+        UsageError: they do not fit; the message says what would.
+    """
+    options = verb.all_options()
+    values: dict[str, list[str]] = {}
+    positional: list[str] = []
+    if verb.raw:
+        _gather(verb.arguments, list(words), values, verb)
+        return Arguments(verb, values)
+    for option, value in _scan(options, words, verb):
+        if option is None:
+            positional.append(value)
+            continue
+        if option.choices and value not in option.choices:
+            raise UsageError(
+                f"{option.names[-1]} {value!r}: one of {', '.join(option.choices)} was expected",
+                verb=verb.name,
+            )
+        if option.value and not option.repeated and option.key in values:
+            raise UsageError(f"{option.names[-1]} was given twice", verb=verb.name)
+        values.setdefault(option.key, []).append(value)
+    if "help" not in values:
+        _gather(verb.arguments, positional, values, verb)
+    return Arguments(verb, values)
+
+
+def _scan(
+    options: tuple[Option, ...], words: Sequence[str], verb: Verb
+) -> Iterator[tuple[Option | None, str]]:
+    """Each option with its value ("" for a flag); None with each positional word."""
+    known = _by_name(options)
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            yield from ((None, other) for other in rest)
+            return
+        if word == "-" or not word.startswith("-"):
+            yield None, word
+            continue
+        name, equals, value = word.partition("=")
+        if not word.startswith("--") and len(word) > 2:
+            # -lr and -n5: the rest of the word is more flags, or the value.
+            name, tail = word[:2], word[2:]
+            takes_value = name in known and bool(known[name].value)
+            equals, value = ("=", tail.removeprefix("=")) if takes_value else ("", "")
+            if not takes_value:
+                rest.insert(0, f"-{tail}")
+        option = known.get(name)
+        if option is None:
+            _unknown_option(name, list(known), verb.name)
+        if option.value and not equals:
+            if not rest:
+                raise UsageError(f"{name} wants a value: {name} {option.value}", verb=verb.name)
+            value = rest.pop(0)
+        elif equals and not option.value:
+            raise UsageError(f"{name} takes no value", verb=verb.name)
+        yield option, value
+
+
+def _by_name(options: Sequence[Option]) -> dict[str, Option]:
+    return {name: option for option in options for name in option.names}
+
+
+def _gather(
+    arguments: tuple[Argument, ...], words: list[str], values: dict[str, list[str]], verb: Verb
+) -> None:
+    """Deal the positional words out; only one argument of a verb may take any number."""
+    needed = sum(argument.least for argument in arguments)
+    spare = len(words) - needed
+    if spare < 0:
+        missing = _first_missing(arguments, len(words))
+        raise UsageError(f"{missing.name} is missing: {missing.help}", verb=verb.name)
+    for argument in arguments:
+        room = spare if argument.most is None else argument.most - argument.least
+        extra = min(spare, room)
+        taken, words = words[: argument.least + extra], words[argument.least + extra :]
+        spare -= extra
+        if taken:
+            values[argument.name] = taken
+        for word in taken:
+            if argument.choices and word not in argument.choices:
+                raise UsageError(
+                    f"{argument.name} {word!r}: one of {', '.join(argument.choices)} was expected",
+                    verb=verb.name,
+                )
+    if words:
+        raise UsageError(f"{words[0]!r} is one argument too many", verb=verb.name)
+
+
+def _first_missing(arguments: tuple[Argument, ...], given: int) -> Argument:
+    for argument in arguments:
+        given -= argument.least
+        if given < 0:
+            return argument
+    return arguments[-1]
+
+
+def _unknown_option(name: str, known: list[str], verb: str) -> NoReturn:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UsageError(f"unknown option {name}{hint}", verb=verb)

@@ -1,0 +1,142 @@
+"""Verbs about the user's own set-up: ``context`` and ``completion``; they ask no directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from resolver.cli.output import Column, Styled, Table
+from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
+
+if TYPE_CHECKING:
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS"]
+
+
+def _context(session: Session, arguments: Arguments) -> int:
+    name = arguments.one("NAME")
+    match arguments.one("ACTION", "list"):
+        case "list":
+            if name:
+                raise UsageError("context list takes no name", verb="context")
+            return _list(session)
+        case "use":
+            _use(session, name)
+        case _:
+            _set(session, arguments, name)
+    return 0
+
+
+def _list(session: Session) -> int:
+    contexts = session.contexts()
+    in_force = session.context()
+    table = Table(
+        session.out,
+        [Column("CURRENT"), Column("NAME"), Column("PROTECTED"), Column("SERVERS")],
+    )
+    rows = []
+    for context in contexts.by_name.values():
+        current = context is in_force or context == in_force
+        if session.out.structured:
+            session.out.record(
+                {
+                    "name": context.name,
+                    "servers": list(context.servers),
+                    "protected": context.protected,
+                    "current": current,
+                }
+            )
+        elif session.out.format == "name":
+            session.out.line(context.name)
+        else:
+            protected = Styled("yes", "warn") if context.protected else "no"
+            rows.append(
+                ("*" if current else "", context.name, protected, ",".join(context.servers))
+            )
+    table.rows(rows)
+    if in_force is None:
+        session.out.note(f"no context is in force; asking {','.join(session.servers())}")
+    return 0
+
+
+def _use(session: Session, name: str) -> None:
+    from resolver.contexts import write_current
+
+    if not name:
+        raise UsageError("context use wants a NAME", verb="context")
+    write_current(name)
+    session.out.note(f"now using context {name}: {','.join(session.contexts().get(name).servers)}")
+
+
+def _set(session: Session, arguments: Arguments, name: str) -> None:
+    from resolver.contexts import Context, config_file, parse_servers, write_context
+
+    if not name:
+        raise UsageError("context set wants a NAME", verb="context")
+    if arguments.flag("protected") and arguments.flag("unprotected"):
+        raise UsageError("--protected or --unprotected, not both", verb="context")
+    known = session.contexts().by_name.get(name)
+    given = arguments.one("servers")
+    if not given and known is None:
+        raise UsageError(f"context {name!r} is new: it needs --servers HOST:PORT,…", verb="context")
+    servers = parse_servers(given, "--servers") if given else known.servers if known else ()
+    protected = known.protected if known else False
+    if arguments.flag("protected") or arguments.flag("unprotected"):
+        protected = arguments.flag("protected")
+    write_context(Context(name, servers, protected))
+    session.out.note(f"context {name} is in {config_file()}; kdir context use {name} selects it")
+
+
+def _completion(session: Session, arguments: Arguments) -> int:
+    from resolver.cli.completing import script
+
+    session.out.line(script(arguments.one("SHELL")))
+    return 0
+
+
+VERBS: Final = (
+    Verb(
+        name="context",
+        summary="the named sets of servers: list them, set one, use one",
+        run=_context,
+        details=(
+            "Contexts live in ~/.config/kdir/config.toml (or under XDG_CONFIG_HOME). A write to\n"
+            "the servers of a protected context must name it: kdir mkdir --context prod /la/new"
+        ),
+        arguments=(
+            Argument(
+                "ACTION",
+                "list (the default), set or use",
+                least=0,
+                choices=("list", "set", "use"),
+            ),
+            Argument("NAME", "the context to set or use", least=0, completes="context"),
+        ),
+        options=(
+            Option(("--servers",), "with set: its directory servers", "HOST:PORT,…"),
+            Option(("--protected",), "with set: every write must name the context"),
+            Option(("--unprotected",), "with set: writes need no further word"),
+        ),
+        formats=FORMATS,
+        examples=(
+            ("kdir context", "all contexts; * marks the one in force"),
+            (
+                "kdir context set prod --servers la-1:7420,la-2:7420 --protected",
+                "make or change one",
+            ),
+            ("kdir context use prod", "ask its servers from now on"),
+        ),
+    ),
+    Verb(
+        name="completion",
+        summary="print the completion script of a shell",
+        run=_completion,
+        details="Completes verbs, options and the paths of the live tree.",
+        arguments=(Argument("SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),),
+        examples=(
+            ("source <(kdir completion bash)", "in ~/.bashrc"),
+            ("source <(kdir completion zsh)", "in ~/.zshrc, after compinit"),
+            ("kdir completion fish > ~/.config/fish/completions/kdir.fish", "once"),
+        ),
+    ),
+)

@@ -1,0 +1,203 @@
+"""``KEY=VALUE`` as people write policies, to and from the contract's fields; decides no policy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from resolver.cli.parser import UsageError
+
+if TYPE_CHECKING:
+    from kdir.v1 import entry_pb2, policies_pb2
+
+__all__ = ["KEYS_HELP", "Field", "assign", "field_of", "flatten", "forget"]
+
+KEYS_HELP: Final = """\
+Keys: owner, contact, description, read_only, partitions and replication_factor (of new topics),
+max_topics, max_partitions, encryption_key_id; any topic config of Kafka's, such as retention.ms or
+config.preallocate; producer.KEY and consumer.KEY; tags.KEY; of a directory closed; of a link
+targets, mode, writes and fall_back_on_absent. Times and sizes may have units: 7d, 12h, 1GiB."""
+
+_TEXTS: Final = ("owner", "contact", "description", "encryption_key_id")
+_NUMBERS: Final = ("partitions", "replication_factor", "max_topics", "max_partitions")
+_FLAGS: Final = ("read_only",)
+_MAPS: Final[Mapping[str, str]] = {
+    "config": "topic_config",
+    "topic_config": "topic_config",
+    "producer": "producer_defaults",
+    "producer_defaults": "producer_defaults",
+    "consumer": "consumer_defaults",
+    "consumer_defaults": "consumer_defaults",
+    "tags": "tags",
+    "tag": "tags",
+}
+_OTHERS: Final[Mapping[str, str]] = {
+    "closed": "directory.closed",
+    "targets": "link.targets",
+    "mode": "link.mode",
+    "writes": "link.writes",
+    "fall_back_on_absent": "link.fall_back_on_absent",
+}
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+
+_QUANTITY = re.compile(r"(-?[0-9]+)([a-zA-Z]*)", re.ASCII)
+_MILLISECONDS: Final = {
+    "": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000,
+}  # fmt: skip
+_BYTES: Final = {
+    "": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field that can be set. ``mask`` is its path in an update; of a map, with the key."""
+
+    mask: str
+    name: str
+    """Of the field itself, such as ``owner`` or ``topic_config``."""
+    key: str = ""
+    """Of the map, such as ``retention.ms``; empty for what is no map."""
+
+
+def field_of(key: str, verb: str) -> Field:
+    """The field that a key names.
+
+    Raises:
+        UsageError: none; names the nearest.
+    """
+    if key in _TEXTS or key in _NUMBERS or key in _FLAGS:
+        return Field(f"policies.{key}", key)
+    if key in _OTHERS:
+        return Field(_OTHERS[key], _OTHERS[key].partition(".")[2])
+    group, dot, rest = key.partition(".")
+    if dot and rest and group in _MAPS:
+        name = _MAPS[group]
+        return Field(f"policies.{name}.{rest}", name, rest)
+    if dot and group and rest:
+        # Every topic config of Kafka's but `preallocate` has a dot in its name, ours have none.
+        return Field(f"policies.topic_config.{key}", "topic_config", key)
+    import difflib
+
+    known = [*_TEXTS, *_NUMBERS, *_FLAGS, *_OTHERS, "tags.KEY", "producer.KEY", "consumer.KEY"]
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UsageError(f"{key!r} is no key that could be set{hint}", verb=verb)
+
+
+def assign(entry: entry_pb2.Entry, assignment: str, verb: str) -> Field:
+    """Put what ``KEY=VALUE`` says into an entry; returns the field.
+
+    Raises:
+        UsageError: not of that form, no such key, or no such value.
+    """
+    key, equals, value = assignment.partition("=")
+    if not equals:
+        raise UsageError(f"{assignment!r}: KEY=VALUE was expected", verb=verb)
+    field = field_of(key, verb)
+    if field.key:
+        getattr(entry.policies, field.name)[field.key].value = _config(field, value, verb)
+    elif field.mask.startswith("link."):
+        _assign_link(entry.link, field.name, value, verb)
+    elif field.mask == "directory.closed":
+        entry.directory.closed = _flag(key, value, verb)
+    elif field.name in _FLAGS:
+        setattr(entry.policies, field.name, _flag(key, value, verb))
+    elif field.name in _NUMBERS:
+        setattr(entry.policies, field.name, _number(key, value, verb))
+    else:
+        setattr(entry.policies, field.name, value)
+    return field
+
+
+def forget(entry: entry_pb2.Entry, key: str, verb: str, *, clear: bool) -> Field:
+    """The field that ``unset`` names; with ``clear`` its inheritance is to end, too.
+
+    Raises:
+        UsageError: no such key, or its inheritance cannot be ended.
+    """
+    field = field_of(key, verb)
+    if not field.mask.startswith("policies."):
+        raise UsageError(f"{key} always has a value: kdir set it", verb=verb)
+    if clear:
+        if not field.key:
+            raise UsageError(
+                f"--clear is for keys of maps; {key} is ended by another value: kdir set", verb=verb
+            )
+        getattr(entry.policies, field.name)[field.key].cleared = True
+    return field
+
+
+def _assign_link(link: entry_pb2.Link, name: str, value: str, verb: str) -> None:
+    from kdir.v1 import entry_pb2
+
+    match name:
+        case "targets":
+            link.targets.extend(part for part in value.split(",") if part)
+        case "mode":
+            modes = {"first": entry_pb2.LINK_MODE_FIRST, "union": entry_pb2.LINK_MODE_UNION}
+            link.mode = modes[_choice(name, value, tuple(modes), verb)]
+        case "writes":
+            writes = {"stay": entry_pb2.LINK_WRITES_STAY, "follow": entry_pb2.LINK_WRITES_FOLLOW}
+            link.writes = writes[_choice(name, value, tuple(writes), verb)]
+        case _:
+            link.fall_back_on_absent = _flag(name, value, verb)
+
+
+def _choice(key: str, value: str, choices: tuple[str, ...], verb: str) -> str:
+    if value not in choices:
+        raise UsageError(f"{key}={value}: one of {', '.join(choices)} was expected", verb=verb)
+    return value
+
+
+def _flag(key: str, value: str, verb: str) -> bool:
+    return _choice(key, value.lower(), (*_TRUE, *_FALSE), verb) in _TRUE
+
+
+def _number(key: str, value: str, verb: str) -> int:
+    if not (value.isascii() and value.isdigit()):
+        raise UsageError(f"{key}={value}: a whole number was expected", verb=verb)
+    return int(value)
+
+
+def _config(field: Field, value: str, verb: str) -> str:
+    """A value of Kafka's, with times and sizes in its own units."""
+    units = None
+    if field.name != "tags" and field.key.endswith(".ms"):
+        units = _MILLISECONDS
+    elif field.name != "tags" and field.key.endswith(".bytes"):
+        units = _BYTES
+    found = _QUANTITY.fullmatch(value) if units else None
+    if units is None or found is None:
+        return value  # Kafka knows its own values best
+    number, unit = found.groups()
+    if unit not in units:
+        known = ", ".join(name for name in units if name)
+        raise UsageError(f"{field.key}={value}: units are {known}", verb=verb)
+    return str(int(number) * units[unit])
+
+
+def flatten(policies: policies_pb2.Policies) -> Iterator[tuple[str, str | None]]:
+    """Each field that is set, by the key that ``set`` takes; None for a key that is cleared."""
+    for field, value in policies.ListFields():
+        if field.message_type is None or not field.message_type.GetOptions().map_entry:
+            yield field.name, _shown(value)
+            continue
+        for key in sorted(value):
+            one = value[key]
+            cleared = not isinstance(one, bool) and one.cleared
+            shown = None if cleared else _shown(one) if isinstance(one, bool) else one.value
+            yield _key(field.name, key), shown
+
+
+def _key(name: str, key: str) -> str:
+    if name == "topic_config":
+        return key if "." in key else f"config.{key}"
+    return f"{name.removesuffix('_defaults')}.{key}"
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,70 @@
+"""Which file holds which verb; loads a verb's file only when that verb is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from resolver.cli.parser import Verb
+
+__all__ = ["FAMILIES", "GROUPS", "every_verb", "load_verb", "nearest_verbs"]
+
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Read": ("ls", "tree", "stat", "resolve", "which", "trace", "effective", "watch", "history",
+             "mounts", "find"),
+    "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "adopt",
+              "ack"),
+    "Data": ("produce", "consume"),
+    "Operate": ("server", "index", "doctor", "context", "completion"),
+}  # fmt: skip
+"""The verbs as help shows them: what for, and in which order."""
+
+FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "listing": ("ls", "tree", "stat"),
+    "resolving": ("resolve", "which", "trace"),
+    "following": ("watch", "history"),
+    "searching": ("find", "index"),
+    "writing": ("mkdir", "create", "rm", "mv", "ln"),
+    "mounting": ("mounts", "mount", "umount"),
+    "settings": ("set", "unset", "effective"),
+    "adopting": ("adopt", "ack"),
+    "data": ("produce", "consume"),
+    "operating": ("server", "doctor"),
+    "personal": ("context", "completion"),
+}
+"""The verbs of each file of this package; the file's ``VERBS`` declares them."""
+
+_FAMILY_OF: Final = {verb: family for family, verbs in FAMILIES.items() for verb in verbs}
+
+
+def load_verb(name: str) -> Verb | None:
+    """The verb of that name; None when there is none."""
+    family = _FAMILY_OF.get(name)
+    if family is None:
+        return None
+    verbs: tuple[Verb, ...] = import_module(f"resolver.cli.{family}").VERBS
+    return next(verb for verb in verbs if verb.name == name)
+
+
+def every_verb() -> Iterator[Verb]:
+    """All verbs, in the order of help; loads every file, none of which loads what is heavy."""
+    for names in GROUPS.values():
+        for name in names:
+            verb = load_verb(name)
+            if verb is not None:
+                yield verb
+
+
+def nearest_verbs(name: str) -> list[str]:
+    """Verbs that look like ``name``, best first; at most three."""
+    import difflib
+
+    others = {"list": "ls", "dir": "ls", "delete": "rm", "remove": "rm", "move": "mv",
+              "rename": "mv", "link": "ln", "unmount": "umount", "get": "stat", "info": "stat",
+              "locate": "which", "search": "find", "status": "doctor", "log": "history",
+              "serve": "server", "ctx": "context", "policies": "effective"}  # fmt: skip
+    if name in others:
+        return [others[name]]
+    return difflib.get_close_matches(name, _FAMILY_OF, n=3, cutoff=0.5)

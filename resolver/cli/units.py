@@ -1,0 +1,49 @@
+"""Human units for a terminal: counts, durations, sizes; exact values are printed elsewhere."""
+
+from __future__ import annotations
+
+__all__ = ["age", "count", "duration_ms", "plural", "retention", "took"]
+
+_STEPS = (("y", 365 * 86_400), ("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
+
+def count(number: int) -> str:
+    """``1204`` as ``1,204``."""
+    return f"{number:,}"
+
+
+def age(seconds: float) -> str:
+    """How long ago, in the largest unit that fits: ``0.2s``, ``6m``, ``3d``."""
+    if seconds < 10:
+        return f"{max(seconds, 0.0):.1f}s"
+    for unit, size in _STEPS:
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return "0s"
+
+
+def took(seconds: float) -> str:
+    """How long a call took: ``71.4ms``."""
+    return f"{seconds * 1000:.1f}ms" if seconds < 10 else f"{seconds:.1f}s"
+
+
+def duration_ms(milliseconds: int) -> str:
+    """A duration as one exact number and unit: ``7d``, ``36h``, ``1500ms``."""
+    if milliseconds == 0:
+        return "0"
+    for unit, size in _STEPS:
+        if milliseconds % (size * 1000) == 0 and unit != "y":
+            return f"{milliseconds // (size * 1000)}{unit}"
+    return f"{milliseconds}ms"
+
+
+def retention(text: str) -> str:
+    """A value of Kafka's ``retention.ms``: ``604800000`` as ``7d``, ``-1`` as ``forever``."""
+    if text == "-1":
+        return "forever"
+    return duration_ms(int(text)) if text.isascii() and text.isdigit() else text
+
+
+def plural(number: int, one: str, many: str = "") -> str:
+    """``1 topic``, ``1,204 topics``."""
+    return f"{count(number)} {one if number == 1 else many or f'{one}s'}"

@@ -1,0 +1,304 @@
+"""Contexts: the named sets of directory servers of one user, in a TOML file; keeps no secret.
+
+The file (``$XDG_CONFIG_HOME/kdir/config.toml``, else ``~/.config/kdir/config.toml``)::
+
+    current = "prod"
+
+    [contexts.prod]
+    servers = ["la-1:7420", "la-2:7420"]
+    protected = true          # every write must say --context prod
+
+An edit changes only the lines that it is about, so that comments stay.
+"""
+
+# pathlib would cost the completion of a path a tenth of its time.
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
+
+from resolver.errors import InvalidArgument
+
+__all__ = [
+    "DEFAULT_SERVER",
+    "NO_CONTEXTS",
+    "Context",
+    "Contexts",
+    "choose_context",
+    "choose_servers",
+    "config_file",
+    "load_contexts",
+    "parse_servers",
+    "write_context",
+    "write_current",
+]
+
+DEFAULT_SERVER: Final = "127.0.0.1:7420"
+"""Where a directory server listens unless told otherwise."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_KEYS = ("servers", "protected")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Directory servers to begin with, each ``host:port``."""
+
+    name: str
+    servers: tuple[str, ...]
+    protected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """All contexts by name, and the current one's name ("" = none)."""
+
+    current: str = ""
+    by_name: Mapping[str, Context] = field(default_factory=lambda: MappingProxyType({}))
+
+    def get(self, name: str) -> Context:
+        """The context of that name.
+
+        Raises:
+            InvalidArgument: there is none; names those that there are.
+        """
+        found = self.by_name.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.by_name)) or "none"
+            raise InvalidArgument(
+                f"context {name!r}: there is none of that name in {config_file()}; known: {known}",
+                field="context",
+            )
+        return found
+
+
+NO_CONTEXTS: Final = Contexts()
+
+
+def config_file() -> str:
+    """Where the contexts are kept, whether or not the file exists."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):  # the XDG specification: a relative one is to be ignored
+        base = os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(base, "kdir", "config.toml")
+
+
+def choose_context(at: str, name: str, environ: Mapping[str, str]) -> Context | None:
+    """The context in force: ``name``, else the current one unless servers are named otherwise.
+
+    Raises:
+        InvalidArgument: there is no such context, or the file is wrong.
+    """
+    if at or (environ.get("KDIR_AT") and not name):
+        return None
+    contexts = load_contexts()
+    name = name or contexts.current
+    return contexts.get(name) if name else None
+
+
+def choose_servers(at: str, name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The servers to ask.
+
+    They are ``at``, else those of the context ``name``, else the variable ``KDIR_AT``, else those
+    of the current context, else this machine's own.
+
+    Raises:
+        InvalidArgument: what was named is no server, or no context.
+    """
+    if at:
+        return parse_servers(at, "--at")
+    if not name and (named := environ.get("KDIR_AT", "")):
+        return parse_servers(named, "KDIR_AT")
+    context = choose_context(at, name, environ)
+    return context.servers if context else (DEFAULT_SERVER,)
+
+
+def parse_servers(text: str, where: str) -> tuple[str, ...]:
+    """Read ``host:port,host:port``.
+
+    Raises:
+        InvalidArgument: not of that form; ``where`` says what it was read from.
+    """
+    servers = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not servers:
+        raise InvalidArgument(f"{where}: no server is named; HOST:PORT,… was expected")
+    for server in servers:
+        _check_server(server, where)
+    return servers
+
+
+def _check_server(server: object, where: str) -> None:
+    from resolver.endpoints import parse_endpoint
+
+    if not isinstance(server, str):
+        raise InvalidArgument(f"{where}: {server!r} is not HOST:PORT, such as {DEFAULT_SERVER}")
+    try:
+        parse_endpoint(server)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where}: {error.message}") from None
+
+
+def load_contexts() -> Contexts:
+    """Read the file; without one there are no contexts.
+
+    Raises:
+        InvalidArgument: the file is no such TOML; names the key and what would be right.
+    """
+    name = config_file()
+    try:
+        with open(name, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return NO_CONTEXTS
+    except OSError as error:
+        raise InvalidArgument(f"{name}: cannot be read: {error.strerror}") from error
+    return _parse(content, name)
+
+
+def _parse(content: bytes, name: str) -> Contexts:
+    import tomllib
+
+    try:
+        table = tomllib.loads(content.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{name}: is not TOML: {error}") from error
+    _check_keys(table, ("current", "contexts"), name)
+    current = table.get("current", "")
+    contexts = table.get("contexts", {})
+    if not isinstance(current, str) or not isinstance(contexts, dict):
+        raise InvalidArgument(f"{name}: current is a name, contexts are [contexts.NAME] tables")
+    by_name = {key: _context(key, value, name) for key, value in contexts.items()}
+    if current and current not in by_name:
+        raise InvalidArgument(f"{name}: current is {current!r}, but there is no such context")
+    return Contexts(current, MappingProxyType(by_name))
+
+
+def _context(key: str, value: Any, name: str) -> Context:
+    where = f"{name}: contexts.{key}"
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{where} is no table")
+    _check_keys(value, _KEYS, where)
+    servers = value.get("servers")
+    if not isinstance(servers, list) or not servers:
+        raise InvalidArgument(f"{where}.servers: a list of HOST:PORT was expected")
+    for server in servers:
+        _check_server(server, f"{where}.servers")
+    protected = value.get("protected", False)
+    if not isinstance(protected, bool):
+        raise InvalidArgument(f"{where}.protected: true or false was expected")
+    return Context(key, tuple(servers), protected)
+
+
+def _check_keys(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            _unknown_key(key, known, where)
+
+
+def _unknown_key(key: str, known: Sequence[str], where: str) -> NoReturn:
+    import difflib
+
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    raise InvalidArgument(f"{where}: unknown key {key!r}; did you mean {near[0]!r}?")
+
+
+def write_context(context: Context) -> None:
+    """Add a context to the file, or change the one of that name.
+
+    Raises:
+        InvalidArgument: the name is no bare TOML key, or the file cannot be written.
+    """
+    if not _NAME.fullmatch(context.name):
+        raise InvalidArgument(
+            f"context name {context.name!r}: 1–64 of a-z A-Z 0-9 _ - were expected", field="name"
+        )
+    for server in context.servers:
+        _check_server(server, f"context {context.name}")
+    before = load_contexts()
+    wanted = Contexts(before.current, {**before.by_name, context.name: context})
+    lines = _lines()
+    header = re.compile(rf"\s*\[\s*contexts\s*\.\s*{re.escape(context.name)}\s*\]")
+    start = next((at for at, line in enumerate(lines) if header.match(line)), None)
+    if start is None:
+        if lines and lines[-1].strip():
+            lines.append("")
+        start = len(lines)
+        lines.append(f"[contexts.{context.name}]")
+    servers = ", ".join(f'"{server}"' for server in context.servers)
+    _set_key(lines, start + 1, "servers", f"[{servers}]")
+    _set_key(lines, start + 1, "protected", "true" if context.protected else "false")
+    _write(lines, wanted)
+
+
+def write_current(name: str) -> None:
+    """Make a context the current one.
+
+    Raises:
+        InvalidArgument: there is none of that name, or the file cannot be written.
+    """
+    before = load_contexts()
+    before.get(name)
+    lines = _lines()
+    _set_key(lines, 0, "current", f'"{name}"')
+    _write(lines, Contexts(name, before.by_name))
+
+
+def _lines() -> list[str]:
+    try:
+        with open(config_file(), encoding="utf-8") as file:
+            return file.read().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _set_key(lines: list[str], start: int, key: str, value: str) -> None:
+    """Change ``key`` in the table that begins at line ``start``, or add it there."""
+    pattern = re.compile(rf"\s*{key}\s*=")
+    at = start
+    while at < len(lines) and not lines[at].lstrip().startswith("["):
+        if pattern.match(lines[at]):
+            _, hash_mark, comment = lines[at].partition(" #")
+            lines[at] = f"{key} = {value}" + (f"  #{comment}" if hash_mark else "")
+            return
+        at += 1
+    # Below the last line of the table that says something; a top-level key goes first of all.
+    while at > start and not lines[at - 1].strip():
+        at -= 1
+    lines.insert(at if start else 0, f"{key} = {value}")
+
+
+def _write(lines: list[str], wanted: Contexts) -> None:
+    name = config_file()
+    content = "\n".join(lines) + "\n"
+    try:
+        understood = _parse(content.encode(), name) == wanted
+    except InvalidArgument:
+        understood = False
+    if not understood:
+        # Values over several lines, inline tables, dotted keys: right, but not for line edits.
+        content = _whole(wanted)
+    name = os.path.realpath(name)  # a file kept elsewhere and linked here stays linked
+    try:
+        os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
+        temporary = f"{name}.{os.getpid()}"
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(content)
+        os.replace(temporary, name)
+    except OSError as error:
+        raise InvalidArgument(f"{name}: cannot be written: {error.strerror}") from error
+
+
+def _whole(contexts: Contexts) -> str:
+    parts = [f'current = "{contexts.current}"\n'] if contexts.current else []
+    for context in contexts.by_name.values():
+        servers = ", ".join(f'"{server}"' for server in context.servers)
+        protected = "true" if context.protected else "false"
+        parts.append(
+            f'[contexts."{context.name}"]\nservers = [{servers}]\nprotected = {protected}\n'
+        )
+    return "\n".join(parts)

@@ -1,0 +1,169 @@
+"""Contexts: reading, choosing and editing the user's named sets of servers."""
+
+from pathlib import Path
+
+import pytest
+
+from resolver import contexts
+from resolver.cli.output import Output
+from resolver.cli.parser import UsageError, parse
+from resolver.cli.registry import load_verb
+from resolver.cli.session import Session
+from resolver.contexts import Context
+from resolver.errors import InvalidArgument
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("KDIR_AT", raising=False)
+    (tmp_path / "kdir").mkdir()
+    return tmp_path / "kdir" / "config.toml"
+
+
+WRITTEN = """\
+# mine
+current = "dev"
+
+[contexts.dev]   # the one to play with
+servers = ["127.0.0.1:1"]
+
+[contexts.prod]
+servers = ["la-1:7420", "[::1]:7420"]
+protected = true # careful
+"""
+
+
+def _session(*words: str, verb: str = "ls", **environ: str) -> Session:
+    found = load_verb(verb)
+    assert found is not None
+    return Session(parse(found, words), output=Output("json"), environ=environ)
+
+
+def test_without_a_file_there_are_none(config: Path) -> None:
+    assert contexts.load_contexts() == contexts.NO_CONTEXTS
+    assert _session().servers() == ("127.0.0.1:7420",)
+
+
+def test_they_are_read(config: Path) -> None:
+    config.write_text(WRITTEN)
+    found = contexts.load_contexts()
+    assert found.current == "dev"
+    assert found.get("prod") == Context("prod", ("la-1:7420", "[::1]:7420"), protected=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("current = 'x'", "there is no such context"),
+        ("[contexts.a]\nserver = ['h:1']", "unknown key 'server'; did you mean 'servers'?"),
+        ("contxts = 1", "did you mean 'contexts'?"),
+        ("[contexts.a]", "a list of HOST:PORT"),
+        ("[contexts.a]\nservers = ['h']", "contexts.a.servers: endpoint 'h': no port"),
+        ("[contexts.a]\nservers = ['h:0']", "endpoint 'h:0': port outside"),
+        ("[contexts.a]\nservers = ['h:99999']", "port outside 1 to 65535"),
+        ("[contexts.a]\nservers = ['unix:/x']", "endpoint 'unix:/x'"),
+        ("[contexts.a]\nservers = ['h:1']\nprotected = 'no'", "true or false"),
+        ("][", "is not TOML"),
+        ("contexts = 3", "tables"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(config: Path, text: str, complaint: str) -> None:
+    config.write_text(text)
+    with pytest.raises(InvalidArgument) as caught:
+        contexts.load_contexts()
+    assert complaint in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_who_is_asked(config: Path) -> None:
+    config.write_text(WRITTEN)
+    assert _session().servers() == ("127.0.0.1:1",)
+    assert _session(KDIR_AT="h:2, g:3").servers() == ("h:2", "g:3")
+    assert _session("--context", "prod", KDIR_AT="h:2").servers() == ("la-1:7420", "[::1]:7420")
+    assert _session("--at", "z:9", "--context", "prod", KDIR_AT="h:2").servers() == ("z:9",)
+    with pytest.raises(InvalidArgument, match="known: dev, prod"):
+        _session("--context", "prd").servers()
+    with pytest.raises(InvalidArgument, match="--at"):
+        _session("--at", "nowhere").servers()
+
+
+def test_a_protected_context_wants_its_name_for_each_write(config: Path) -> None:
+    config.write_text(WRITTEN.replace('"dev"', '"prod"'))
+    with pytest.raises(UsageError, match="protected: .* kdir mkdir --context prod"):
+        _session("/a", verb="mkdir").allow_write("mkdir")
+    _session("/a", "--context", "prod", verb="mkdir").allow_write("mkdir")
+    _session("/a", "--context", "dev", verb="mkdir").allow_write("mkdir")
+
+
+def test_naming_its_server_does_not_go_around_the_protection(config: Path) -> None:
+    config.write_text(WRITTEN)
+    with pytest.raises(UsageError, match="protected"):
+        _session("/a", "--at", "la-1:7420", verb="mkdir").allow_write("mkdir")
+    with pytest.raises(UsageError, match="protected"):
+        _session("/a", verb="mkdir", KDIR_AT="h:1,la-1:7420").allow_write("mkdir")
+    _session("/a", "--at", "la-1:7420", "--context", "prod", verb="mkdir").allow_write("mkdir")
+
+
+def test_an_edit_keeps_comments_and_other_contexts(config: Path) -> None:
+    config.write_text(WRITTEN)
+    contexts.write_context(Context("dev", ("a:1", "b:2"), protected=True))
+    contexts.write_current("prod")
+    contexts.write_context(Context("new", ("c:3",)))
+    text = config.read_text()
+    for comment in ("# mine", "# the one to play with", "# careful"):
+        assert comment in text
+    found = contexts.load_contexts()
+    assert found.current == "prod"
+    assert found.by_name == {
+        "dev": Context("dev", ("a:1", "b:2"), protected=True),
+        "prod": Context("prod", ("la-1:7420", "[::1]:7420"), protected=True),
+        "new": Context("new", ("c:3",)),
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[contexts]\ndev = { servers = ["a:1"] }\n',
+        'contexts.dev.servers = ["a:1"]\n',
+        '[contexts.dev]\nservers = [\n  "a:1",\n]\n',
+        '[contexts."dev"]\nservers = ["a:1"]\n',
+        "",
+    ],
+)
+def test_an_edit_of_any_toml_gives_what_was_wanted(config: Path, text: str) -> None:
+    config.write_text(text)
+    contexts.write_context(Context("dev", ("b:2",), protected=True))
+    contexts.write_current("dev")
+    found = contexts.load_contexts()
+    assert found.current == "dev"
+    assert found.by_name == {"dev": Context("dev", ("b:2",), protected=True)}
+
+
+def test_the_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "not" / "yet"))
+    contexts.write_context(Context("dev", ("b:2",)))
+    assert contexts.load_contexts().by_name["dev"].servers == ("b:2",)
+
+
+def test_a_file_kept_elsewhere_stays_linked(config: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.toml"
+    kept.write_text(WRITTEN)
+    config.symlink_to(kept)
+    contexts.write_current("prod")
+    assert config.is_symlink()
+    assert 'current = "prod"' in kept.read_text()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "é", "x" * 65, 'a"b'])
+def test_a_context_has_a_plain_name(config: Path, name: str) -> None:
+    with pytest.raises(InvalidArgument, match="context name"):
+        contexts.write_context(Context(name, ("a:1",)))
+    assert not config.exists()
+
+
+def test_a_relative_config_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
+    monkeypatch.setenv("HOME", "/home/ana")
+    assert contexts.config_file() == "/home/ana/.config/kdir/config.toml"

@@ -1,0 +1,183 @@
+"""The grammar of the command line."""
+
+import pytest
+
+from resolver.cli.parser import (
+    Argument,
+    Arguments,
+    Option,
+    UsageError,
+    Verb,
+    parse,
+    split_verb,
+)
+
+
+def _verb(**changes: object) -> Verb:
+    settings: dict[str, object] = {
+        "name": "try",
+        "summary": "a verb to try the grammar with",
+        "run": lambda _session, _arguments: 0,
+        "examples": (("kdir try", "try it"),),
+        "options": (
+            Option(("-l", "--long"), "a flag"),
+            Option(("-r", "--recursive"), "another flag"),
+            Option(("-L", "--level"), "a number", "N"),
+            Option(("-t", "--target"), "several", "PATH", repeated=True),
+        ),
+        "arguments": (Argument("PATH", "a path"),),
+        "formats": ("table", "json"),
+    }
+    return Verb(**(settings | changes))  # type: ignore[arg-type]
+
+
+def _parse(*words: str, **changes: object) -> Arguments:
+    return parse(_verb(**changes), words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["/a", "-l", "-r", "-L", "2"],
+        ["-lr", "-L2", "/a"],
+        ["-rlL2", "/a"],
+        ["-lrL=2", "/a"],
+        ["--long", "--recursive", "--level", "2", "/a"],
+        ["--long", "/a", "--level=2", "--recursive"],
+        ["-lr", "--level=2", "--", "/a"],
+    ],
+)
+def test_options_may_stand_anywhere_and_be_joined(words: list[str]) -> None:
+    arguments = _parse(*words)
+    assert arguments.flag("long")
+    assert arguments.flag("recursive")
+    assert arguments.whole("level") == 2
+    assert arguments.one("PATH") == "/a"
+
+
+def test_what_is_not_said_has_its_default() -> None:
+    arguments = _parse("/a")
+    assert not arguments.flag("long")
+    assert arguments.whole("level", 7) == 7
+    assert arguments.one("target", "/d") == "/d"
+    assert arguments.many("target") == ()
+    assert arguments.seconds("timeout", 5.0) == 5.0
+
+
+def test_a_repeated_option_keeps_its_order() -> None:
+    assert _parse("/a", "-t", "/x", "--target=/y").many("target") == ("/x", "/y")
+
+
+def test_after_two_dashes_nothing_is_an_option() -> None:
+    assert _parse("--", "-l").one("PATH") == "-l"
+
+
+def test_a_lone_dash_is_an_argument() -> None:
+    assert _parse("-").one("PATH") == "-"
+
+
+def test_an_option_takes_the_next_word_whatever_it_is() -> None:
+    assert _parse("/a", "-t", "-l").many("target") == ("-l",)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["/a", "--lnog"], "unknown option --lnog; did you mean --long?"),
+        (["/a", "-x"], "unknown option -x"),
+        (["/a", "-lx"], "unknown option -x"),
+        (["/a", "--level"], "--level wants a value: --level N"),
+        (["/a", "-L", "1", "-L", "2"], "--level was given twice"),
+        (["/a", "--long=yes"], "--long takes no value"),
+        (["/a", "-o", "xml"], "--output 'xml': one of table, json was expected"),
+        (["/a", "/b"], "'/b' is one argument too many"),
+        ([], "PATH is missing: a path"),
+    ],
+)
+def test_what_does_not_fit_is_named(words: list[str], complaint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        _parse(*words)
+    assert caught.value.message == complaint
+    assert caught.value.verb == "try"
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1.5", "", "²", "1_000"])
+def test_a_count_is_a_whole_number(text: str) -> None:
+    arguments = _parse("/a", f"--level={text}")
+    if text:
+        with pytest.raises(UsageError, match="a whole number"):
+            arguments.whole("level")
+    else:
+        assert arguments.whole("level", 3) == 3
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "ten", "86401"])
+def test_a_timeout_is_a_positive_number_of_seconds(text: str) -> None:
+    with pytest.raises(UsageError, match="seconds"):
+        _parse("/a", "--timeout", text).seconds("timeout", 1.0)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("2", 2.0), ("0.5", 0.5), ("1.5s", 1.5)])
+def test_a_timeout_may_be_a_fraction(text: str, seconds: float) -> None:
+    assert _parse("/a", "--timeout", text).seconds("timeout", 1.0) == seconds
+
+
+MANY_THEN_ONE = (Argument("SOURCE", "from", most=None), Argument("TARGET", "to"))
+OPTIONAL = (Argument("PATH", "a path", least=0, most=None),)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "expected"),
+    [
+        (MANY_THEN_ONE, ["/a", "/b", "/c"], {"SOURCE": ["/a", "/b"], "TARGET": ["/c"]}),
+        (MANY_THEN_ONE, ["/a", "/b"], {"SOURCE": ["/a"], "TARGET": ["/b"]}),
+        (OPTIONAL, [], {}),
+        (OPTIONAL, ["/a", "/b"], {"PATH": ["/a", "/b"]}),
+    ],
+)
+def test_arguments_are_dealt_out(
+    arguments: tuple[Argument, ...], words: list[str], expected: dict[str, list[str]]
+) -> None:
+    assert _parse(*words, arguments=arguments).values == expected
+
+
+def test_a_missing_second_argument_is_named() -> None:
+    with pytest.raises(UsageError, match="TARGET is missing: to"):
+        _parse("/a", arguments=MANY_THEN_ONE)
+
+
+def test_an_argument_may_have_choices() -> None:
+    choosy = (Argument("SHELL", "which", choices=("bash", "zsh")),)
+    assert _parse("zsh", arguments=choosy).one("SHELL") == "zsh"
+    with pytest.raises(UsageError, match="SHELL 'csh': one of bash, zsh was expected"):
+        _parse("csh", arguments=choosy)
+
+
+def test_help_asks_for_nothing_else() -> None:
+    assert _parse("--help").flag("help")
+
+
+def test_a_raw_verb_hands_its_words_on() -> None:
+    raw = _parse("--mount", "/la", "-x", raw=True, arguments=OPTIONAL)
+    assert raw.many("PATH") == ("--mount", "/la", "-x")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["ls", "-l", "/"], ([], "ls", ["-l", "/"])),
+        (["--at", "h:1", "ls", "/"], (["--at", "h:1"], "ls", ["/"])),
+        (["--at=h:1", "-v", "ls"], (["--at=h:1", "-v"], "ls", [])),
+        (["--version"], (["--version"], "", [])),
+        ([], ([], "", [])),
+    ],
+)
+def test_options_may_stand_before_the_verb(
+    words: list[str], expected: tuple[list[str], str, list[str]]
+) -> None:
+    assert split_verb(words) == expected
+
+
+def test_an_unknown_option_before_the_verb_is_named() -> None:
+    with pytest.raises(UsageError, match=r"unknown option --att; did you mean --at\?"):
+        split_verb(["--att", "h:1", "ls"])
