@@ -28,8 +28,9 @@ from directory.kafka.compare import Recorded, show_id
 from directory.kafka.settings import CREATE, DELETE
 from directory.kafka.walk import Doomed
 from directory.namespace.command import TopicNews
-from directory.namespace.entry import Provision, Topic
+from directory.namespace.entry import Policies, Provision, Topic
 from directory.namespace.plan_delete import DELETED
+from directory.namespace.policies import effective, levels_of
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
@@ -79,9 +80,12 @@ class Settling:
         return replace(survey, topics=topics)
 
 
-def wish_of(topic: Topic) -> Wish:
-    """What Kafka is asked to make for a topic entry: its own numbers and its own policies."""
-    policies = topic.policies
+def wish_of(topic: Topic, above: Sequence[Policies] = ()) -> Wish:
+    """What Kafka is asked to make for a topic entry.
+
+    Its configs are its own and those of the directories above (KIP-37), outermost first.
+    """
+    policies = effective([*above, topic.policies])
     return Wish(
         topic.physical_name,
         topic.partitions or policies.partitions or 0,
@@ -148,7 +152,7 @@ class Provisioner:
         refused: list[tuple[Recorded, str]] = []
         if not attempted:
             return made, refused, unclear
-        outcomes = self.admin.create([wish_of(one.topic) for one in attempted])
+        outcomes = self.admin.create([self._wish(one) for one in attempted])
         for one in attempted:
             match outcomes.get(one.topic.physical_name, Unknown("no outcome")):
                 case Done():
@@ -191,6 +195,11 @@ class Provisioner:
             (attempted if topic.provision_attempt else unclear).append(Recorded(one.path, topic))
         return attempted, unclear
 
+    def _wish(self, one: Recorded) -> Wish:
+        snapshot = self.latest()
+        place = walk.place_of(snapshot, self.mount, one)
+        return wish_of(one.topic, levels_of(snapshot, place[0]) if place else ())
+
     def _entry(self, one: Recorded) -> Topic | None:
         """The entry as it stands now; None = it is gone or elsewhere."""
         snapshot = self.latest()
@@ -226,7 +235,7 @@ class Provisioner:
                     topic_id=seen.topic_id,
                     partitions=seen.partitions,
                     replication_factor=seen.replication_factor,
-                    observed_config=wish_of(one.topic).config,
+                    observed_config=self._wish(one).config,
                     drift_count=0,
                 )
             )

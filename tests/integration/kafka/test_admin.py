@@ -14,6 +14,7 @@ from deploy.local.ports import free_port
 from directory.kafka.admin import AlreadySo, ConfluentAdmin, Done, Refused, Seen, Unknown, Wish
 from resolver.errors import KafkaRefused, KafkaUnavailable
 from tests.conftest import SharedBroker
+from tests.reconciling import eventually, make
 
 
 @pytest.fixture
@@ -32,8 +33,7 @@ def test_a_topic_is_created_shown_configured_and_deleted(
     admin: ConfluentAdmin, kafka_broker: SharedBroker, prefix: str
 ) -> None:
     name = f"{prefix}.a"
-    wish = Wish(name, partitions=3, config={"retention.ms": "1000"})
-    assert admin.create([wish]) == {name: Done()}
+    make(admin, Wish(name, partitions=3, config={"retention.ms": "1000"}))
     survey = admin.survey()
     assert survey.cluster_id == admin.cluster_id() == kafka_broker.cluster_id
     seen = survey.topics[name]
@@ -42,7 +42,7 @@ def test_a_topic_is_created_shown_configured_and_deleted(
     assert admin.describe([name, f"{prefix}.none", "no/name"]) == {name: seen}
     assert admin.configs([name, f"{prefix}.none"]) == {name: {"retention.ms": "1000"}}
     assert admin.delete([name, f"{prefix}.none"]) == {name: Done(), f"{prefix}.none": AlreadySo()}
-    assert name not in admin.survey().topics
+    eventually(lambda: name not in admin.survey().topics)
 
 
 def test_kafkas_own_topics_are_marked(admin: ConfluentAdmin, kafka_broker: SharedBroker) -> None:
@@ -57,7 +57,7 @@ def test_kafkas_own_topics_are_marked(admin: ConfluentAdmin, kafka_broker: Share
 
 
 def test_each_topic_has_its_own_outcome_in_kafkas_words(admin: ConfluentAdmin, prefix: str) -> None:
-    admin.create([Wish(f"{prefix}.there")])
+    make(admin, f"{prefix}.there")
     outcomes = admin.create(
         [
             Wish(f"{prefix}.good"),
@@ -164,7 +164,7 @@ def test_a_broker_that_is_killed_and_comes_back_is_found_again(
 ) -> None:
     with kafka_brokers() as broker:
         admin = ConfluentAdmin([broker.bootstrap], timeout_seconds=2.0)
-        admin.create([Wish("a")])
+        make(admin, "a")
         before = admin.survey()
         broker.kill()
         with pytest.raises(KafkaUnavailable):
@@ -211,9 +211,7 @@ def test_observing_needs_only_describe_and_describe_configs(
         'plain.PlainLoginModule required user_kdir="secret";',
     }
     with kafka_brokers(port=port, properties=properties) as broker:
-        ConfluentAdmin([broker.bootstrap]).create(
-            [Wish("a", config={"retention.ms": "1"}), Wish("b")]
-        )
+        make(ConfluentAdmin([broker.bootstrap]), Wish("a", config={"retention.ms": "1"}), "b")
         bindings = [
             AclBinding(
                 ResourceType.TOPIC,
