@@ -9,7 +9,7 @@ subtree, and so finds ``/foobar`` in it.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import immutables
@@ -30,6 +30,14 @@ class _Node(Generic[T]):
     """The mount here, in a tuple: a value may itself be None."""
 
 
+@dataclass(slots=True)
+class _Growing(Generic[T]):
+    """A node while a whole table is made: adding mounts one by one would copy each way anew."""
+
+    children: dict[str, _Growing[T]] = field(default_factory=dict)
+    value: tuple[T] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class MountTable(Generic[T]):
     """Mount points with a value each. Looking up costs by the depth of the path, not by the number
@@ -40,11 +48,17 @@ class MountTable(Generic[T]):
 
     @classmethod
     def of(cls, mounts: Iterable[tuple[Path, T]] = ()) -> MountTable[T]:
-        """A table of these; of two at the same path the later one counts."""
-        table: MountTable[T] = cls(_Node(immutables.Map(), 0))
+        """A table of these, made in one go; of two at the same path the later one counts."""
+        root: _Growing[T] = _Growing()
         for path, value in mounts:
-            table = table.add(path, value)
-        return table
+            here = root
+            for segment in path.segments:
+                below = here.children.get(segment)
+                if below is None:
+                    below = here.children[segment] = _Growing()
+                here = below
+            here.value = (value,)
+        return cls(_settled(root))
 
     def __len__(self) -> int:
         return self._root.count
@@ -118,6 +132,26 @@ class MountTable(Generic[T]):
                 return None
             node = child
         return node
+
+
+def _settled(root: _Growing[T]) -> _Node[T]:
+    # Without recursion, each node after those below it.
+    order: list[tuple[_Growing[T], list[tuple[str, int]]]] = []
+    stack: list[tuple[_Growing[T], str, int]] = [(root, "", -1)]
+    while stack:
+        node, name, above = stack.pop()
+        place = len(order)
+        order.append((node, []))
+        if above >= 0:
+            order[above][1].append((name, place))
+        stack.extend((below, segment, place) for segment, below in node.children.items())
+    made: dict[int, _Node[T]] = {}
+    for place in range(len(order) - 1, -1, -1):
+        node, names = order[place]
+        children = {name: made.pop(below) for name, below in names}
+        count = sum(child.count for child in children.values()) + (node.value is not None)
+        made[place] = _Node(immutables.Map(children), count, node.value)
+    return made[0]
 
 
 def _put(root: _Node[T], segments: tuple[str, ...], value: tuple[T] | None) -> _Node[T]:

@@ -1,0 +1,82 @@
+"""Conformance cases: reads any folder of the known files, and keeps count of what is left out.
+
+``KDIR_CONFORMANCE_DIR`` names the folder; without it the drivers skip, saying so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.exclusions import EXCLUSIONS
+
+__all__ = ["FOLDER", "TALLIES", "Row", "Tally", "cases", "folder"]
+
+FOLDER = "KDIR_CONFORMANCE_DIR"
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Tally:
+    """What became of one file's rows."""
+
+    run: int = 0
+    excluded: Counter[str] = field(default_factory=Counter)
+
+
+TALLIES: dict[str, Tally] = {}
+"""By driver; the terminal summary (``conftest.py``) shows it."""
+
+
+def folder() -> Path | None:
+    """The folder of cases, if one is named."""
+    named = os.environ.get(FOLDER)
+    return Path(named) if named else None
+
+
+def cases(
+    driver: str,
+    file: str,
+    read: Callable[[str], Iterable[Row]],
+    category: Callable[[Row], str | None],
+) -> list[Any]:
+    """The rows to run, as parameters of a test; those of a category are counted and left out.
+
+    A row whose category cannot be told is run, and fails with the reason.
+    """
+    where = folder()
+    if where is None:
+        return [_skipped(f"{FOLDER} is not set")]
+    if not (where / file).is_file():
+        return [_skipped(f"{where} holds no {file}")]
+    tally = TALLIES[driver] = Tally()
+    params = []
+    for number, row in enumerate(read((where / file).read_text(encoding="utf-8")), start=1):
+        name = _category(row, category)
+        if name is None:
+            tally.run += 1
+            params.append(pytest.param(row, id=str(row.get("id") or row.get("test") or number)))
+        else:
+            tally.excluded[name] += 1
+    return params or [_skipped(f"{file} holds no row to run")]
+
+
+def _category(row: Row, category: Callable[[Row], str | None]) -> str | None:
+    try:
+        name = category(row)
+    except Exception:  # noqa: BLE001 - the row is run, and its test says what is wrong
+        return None
+    if name is not None and name not in EXCLUSIONS:
+        raise ValueError(f"no exclusion is called {name!r}; see tests/conformance/exclusions.py")
+    return name
+
+
+def _skipped(reason: str) -> Any:
+    return pytest.param(None, marks=pytest.mark.skip(reason=reason), id="none")

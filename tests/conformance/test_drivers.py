@@ -1,0 +1,159 @@
+"""The drivers themselves: each tells a right row from a wrong one, and sorts rows by what they say.
+
+Runs without any folder of cases; the rows here are our own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from resolver.errors import KdirError
+from tests.conformance import (
+    test_finagle_dtab,
+    test_hdfs_mount_table,
+    test_kafka_topic_names,
+    test_pulsar_names,
+)
+from tests.conformance.cases import FOLDER, TALLIES, Row, cases
+from tests.conformance.exclusions import EXCLUSIONS
+
+TABLE = {
+    "default_ns": "0",
+    "default_ns_enabled": False,
+    "entries": [["/a", [["1", "/x"]]], ["/a/b", [["2", "/"]]], ["/m", [["3", "/"], ["4", "/"]]]],
+}
+
+
+def hdfs(op: str, path: str, expected: object, table: object = TABLE) -> Row:
+    return {"op": op, "path": path, "expected": expected, "table": table}
+
+
+def finagle(kind: str, rules: list[str], given: object, expected: object) -> Row:
+    return {"kind": kind, "dtab": rules, "input": given, "expected": expected}
+
+
+def pulsar(kind: str, given: object, expected: object) -> Row:
+    return {"section": "name_cases", "kind": kind, "input": given, "expected": expected}
+
+
+def life(steps: str, expected: str) -> Row:
+    return {"section": "lifecycle", "steps": steps, "expected": expected}
+
+
+def kafka(check: str, name: str, expected: str, other: str = "") -> Row:
+    return {"check": check, "name_a": name, "name_b": other, "expected": expected}
+
+
+KAFKA, HDFS = test_kafka_topic_names.check, test_hdfs_mount_table.check
+FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
+
+
+@pytest.mark.parametrize(
+    ("check", "row", "wrong"),
+    [
+        (KAFKA, kafka("validate", '"a b"', "INVALID"), "VALID"),
+        (KAFKA, kafka("unify", '"a.b"', '"a_b"'), '"a.b"'),
+        (KAFKA, kafka("has_collision", '"a.b"', "true", '"a_b"'), "false"),
+        (HDFS, hdfs("destination", "/a/c", "1->/x/c"), "1->/c"),
+        (HDFS, hdfs("destination", "/ab", "ERROR_NO_LOCATION"), "1->/x"),
+        (HDFS, hdfs("mount_point", "/a/b/c", "/a/b"), "/a"),
+        (HDFS, hdfs("children", "/a", ["b"]), []),
+        (HDFS, hdfs("children", "/z", None), []),
+        (HDFS, hdfs("mounts_count", "/a", 2), 3),
+        (FINAGLE, finagle("bind", ["/s => /t", "/t => /$/inet/1"], "/s/x", ["1"]), ["2"]),
+        (FINAGLE, finagle("bind", ["/s => /$/inet/1", "/s => /$/inet/2"], "/s", ["2"]), ["1"]),
+        (FINAGLE, finagle("bind", ["/s => /t", "/t => /s"], "/s", "ERROR_MAX_DEPTH"), "NEG"),
+        (FINAGLE, finagle("bind", ["/s => /a/s", "/a => /s"], "/s", "ERROR_MAX_DEPTH"), ["1"]),
+        (FINAGLE, finagle("bind", ["/s => $"], "/s/x", "EMPTY"), "NEG"),
+        (FINAGLE, finagle("bind", ["/s => ~ | /$/inet/1"], "/s", ["1"]), "NEG"),
+        (FINAGLE, finagle("bind", ["/s => ! | /$/inet/1"], "/s", "FAIL"), ["1"]),
+        (FINAGLE, finagle("tree_eval", [], "(~ | /a) & /b", ["/a", "/b"]), ["/a"]),
+        (FINAGLE, finagle("prefix_matches", [], ["/s", "/s/x"], True), False),
+        (FINAGLE, finagle("prefix_matches", [], ["/s", "/sx"], False), True),
+        (FINAGLE, finagle("lookup_once", ["/s => /t/u"], "/s/x", "/t/u/x"), "/t/x"),
+        (PULSAR, pulsar("parse_namespace", "a/b", {"tenant": "a", "cluster": None, "local": "b"}),
+         {"tenant": "a", "cluster": None, "local": "c"}),
+        (PULSAR, pulsar("is_change_events_topic", "a/__change_events", True), False),
+        (PULSAR, life("delete (force=true) a namespace with topics", "OK_204"), "ERROR_409"),
+        (PULSAR, life("delete (force=false) a namespace with one topic", "ERROR_409"), "OK"),
+        (PULSAR, life("limit 2, have 2, create one more", "ERROR_412"), "OK"),
+        (PULSAR, life("is __x a system topic; is y", "true; false"), "true; true"),
+    ],
+)  # fmt: skip
+def test_a_driver_tells_right_from_wrong(
+    check: Callable[[Row], None], row: Row, wrong: object
+) -> None:
+    check(row)
+    with pytest.raises((AssertionError, KdirError, pytest.fail.Exception)):
+        check({**row, "expected": wrong})
+
+
+@pytest.mark.parametrize(
+    ("category", "row", "name"),
+    [
+        (test_kafka_topic_names.category, kafka("sing", '"a"', "true"), "not-understood"),
+        (test_hdfs_mount_table.category, hdfs("destination", "/m/x", ""), "several-destinations"),
+        (test_hdfs_mount_table.category,
+         hdfs("destination", "/z", "0->/z", {**TABLE, "default_ns_enabled": True}),
+         "default-namespace"),
+        (test_hdfs_mount_table.category, hdfs("dance", "/z", ""), "not-understood"),
+        (test_finagle_dtab.category, finagle("bind", ["/s => 3 * /a & /b"], "/s", []), "weights"),
+        (test_finagle_dtab.category, finagle("bind", ["/*/s => /"], "/s", []),
+         "wildcard-prefixes"),
+        (test_finagle_dtab.category, finagle("bind", ["/ => /a"], "/s", []), "root-prefix"),
+        (test_finagle_dtab.category, finagle("bind", ["/s => /a", "/s/t => /b"], "/s", []),
+         "nested-prefixes"),
+        (test_finagle_dtab.category, finagle("bind", ["/s => /$/namer"], "/s", []), "system-names"),
+        (test_finagle_dtab.category, finagle("bind", [], "/$/inet", "ERROR"), "system-names"),
+        (test_finagle_dtab.category, finagle("tree_eval", [], "/a & /b | /c", []),
+         "union-inside-fallback"),
+        (test_finagle_dtab.category,
+         {"kind": "bind_tree_state", "dtab": None, "expected": "PENDING",
+          "input": {"tree": "/a | /b", "state": {"/a": "PENDING", "/b": "-> /$/inet/1"}}},
+         "pending-in-fallback"),
+        (test_finagle_dtab.category, finagle("tickle", [], "/", []), "not-understood"),
+        (test_pulsar_names.category, pulsar("parse_namespace", "ns", "INVALID"), "fixed-levels"),
+        (test_pulsar_names.category, life("limit 5 partitions, have 5, create one more", "E"),
+         "partition-quota"),
+        (test_pulsar_names.category, life("paint it green", "OK"), "not-understood"),
+        (test_pulsar_names.category, {"section": "policy_precedence"}, "policies"),
+    ],
+)  # fmt: skip
+def test_a_row_is_sorted_by_what_it_says(
+    category: Callable[[Row], str | None], row: Row, name: str
+) -> None:
+    assert category(row) == name
+    assert category({**row, "id": "XX-999"}) == name
+    assert EXCLUSIONS[name]
+
+
+def test_without_a_folder_a_driver_skips_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FOLDER, raising=False)
+    (param,) = cases("none", "none.json", json.loads, lambda _: None)
+    assert f"{FOLDER} is not set" in str(param.marks)
+
+
+def test_any_folder_will_do_and_exclusions_are_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    (param,) = cases("ours", "rows.json", json.loads, lambda _: None)
+    assert "holds no rows.json" in str(param.marks)
+    rows = [{"id": "a"}, {"id": "b", "odd": True}, {"id": "c"}, {}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+
+    def category(row: Row) -> str | None:
+        return "weights" if row.get("odd") else None if row["id"] else ""
+
+    try:
+        params = cases("ours", "rows.json", json.loads, category)
+        # The row that cannot be sorted is run, and will say what is wrong with it.
+        assert [param.id for param in params] == ["a", "c", "4"]
+        assert TALLIES["ours"].run == 3
+        assert TALLIES["ours"].excluded == {"weights": 1}
+    finally:
+        TALLIES.pop("ours", None)

@@ -1,0 +1,409 @@
+"""Links, by the cases of Finagle's naming (``finagle_dtab.json``).
+
+A rule ``/s => /a | /b`` is a link at ``/s`` with the targets ``/a`` and ``/b``; of several rules
+for one prefix the later one is asked first. What the rules lead to in the end (``/$/inet/8080``) is
+a cluster that is mounted where they point. The links are made by kdir's own planning, looked up and
+answered by its server's own code, and walked by its client's: nothing here follows a link itself.
+
+Finagle's fallback goes on when a name is *not there*, so the links say ``fall_back_on_absent``.
+``$`` is a cluster that has the name and nothing in it, ``!`` one that refuses to say, and a pending
+name one that is not ready.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, assert_never, cast
+
+import pytest
+from kdir.v1 import resolve_pb2
+
+from directory.cluster import Cluster as ServedCluster
+from directory.federation.referral import Direction, Refer
+from directory.namespace.command import CreateDirectory, CreateLink, CreateMount
+from directory.namespace.entry import Link, LinkMode, Mount
+from directory.namespace.keys import entry_key
+from directory.services.answers import Answers
+from directory.store.base import Put
+from resolver import decode
+from resolver.errors import (
+    InvalidArgument,
+    InvalidPath,
+    KdirError,
+    NotReady,
+    PermissionDenied,
+    WalkFailed,
+)
+from resolver.outcome import Ask, Failed, Found, NotThere, Reply, Split
+from resolver.path import ROOT, Path, Relation
+from resolver.resolution import Resolution, Rules
+from tests.conformance import dtab
+from tests.conformance.cases import Row, cases
+from tests.conformance.dtab import Leaf, Many, Nothing, Tree, Weighted
+from tests.trees import Cluster
+
+_LANGUAGE = {"parse_tree", "parse_dentry", "parse_dtab"}
+_ALGEBRA = {"concat", "strip_prefix"}
+_BINDING = {"bind", "resolve", "bind_tree", "bind_tree_state", "lookup_system", "tree_eval"}
+_PENDING = Leaf(("kdir-pending",))
+
+
+def read(text: str) -> list[Row]:
+    """The cases of the file."""
+    return cast("list[Row]", json.loads(text)["cases"])
+
+
+# -- which rows are run --------------------------------------------------------------------------
+
+
+def category(row: Row) -> str | None:
+    kind = row["kind"]
+    if kind in _LANGUAGE:
+        return "dtab-language"
+    if kind in _ALGEBRA:
+        return "dtab-algebra"
+    if kind == "parse_path":
+        # Finagle's names may hold more characters, and escapes; what it refuses, kdir refuses too.
+        wider = row["expected"] != "ERROR" and re.search(r"[^/a-zA-Z0-9._-]", row["input"])
+        return "dtab-language" if wider else None
+    if kind == "prefix_matches":
+        return None
+    if kind not in _BINDING and kind != "lookup_once" and not kind.startswith("resolve_max_depth"):
+        return "not-understood"
+    return _unfit(rules_of(row), question_of(row))
+
+
+def _unfit(rules: list[tuple[tuple[str, ...], Tree]], question: Tree) -> str | None:
+    prefixes = {prefix for prefix, _ in rules}
+    trees = [question, *(tree for _, tree in rules)]
+    if any(dtab.weighted(tree) for tree in trees):
+        return "weights"
+    if any("*" in prefix for prefix in prefixes):
+        return "wildcard-prefixes"
+    if () in prefixes:
+        return "root-prefix"
+    if any(one != other and other[: len(one)] == one for one in prefixes for other in prefixes):
+        return "nested-prefixes"
+    ends = [end for tree in trees for end in dtab.leaves(tree)]
+    if any(isinstance(end, Leaf) and _is_system(end.segments) for end in ends):
+        return "system-names"
+    if any(_union_before_others(tree) for tree in trees):
+        return "union-inside-fallback"
+    if any(_pending_before_others(tree, rules) for tree in trees):
+        return "pending-in-fallback"
+    return None
+
+
+def _is_system(segments: tuple[str, ...]) -> bool:
+    if segments[:1] != ("$",):
+        return False
+    return segments[1:2] != ("fail",) and (segments[1:2] != ("inet",) or len(segments) < 3)
+
+
+def _fallbacks(tree: Tree) -> Iterator[tuple[Tree, ...]]:
+    if isinstance(tree, Many):
+        if tree.sign == "|":
+            yield tree.branches
+        for branch in tree.branches:
+            yield from _fallbacks(branch)
+
+
+def _union_before_others(tree: Tree) -> bool:
+    return any(
+        isinstance(branch, Many) and branch.sign == "&"
+        for branches in _fallbacks(tree)
+        for branch in branches[:-1]
+    )
+
+
+def _pending_before_others(tree: Tree, rules: list[tuple[tuple[str, ...], Tree]]) -> bool:
+    """Whether a fallback would wait for one branch while a later one is there."""
+    names = dict(rules)
+
+    def pending(branch: Tree) -> bool:
+        ends = [names.get(e.segments, e) if isinstance(e, Leaf) else e for e in dtab.leaves(branch)]
+        return all(end == _PENDING for end in ends)
+
+    return any(
+        pending(branch) and not all(map(pending, branches[place + 1 :]))
+        for branches in _fallbacks(tree)
+        for place, branch in enumerate(branches[:-1])
+    )
+
+
+def rules_of(row: Row) -> list[tuple[tuple[str, ...], Tree]]:
+    """The rules that hold: of a dtab, or of the states that the names of a tree are in."""
+    if row["kind"] == "bind_tree_state":
+        states = row["input"]["state"].items()
+        return [(dtab.segments(name), _state(state)) for name, state in states]
+    return [dtab.rule(text) for text in row["dtab"] or ()]
+
+
+def _state(text: str) -> Tree:
+    return _PENDING if text == "PENDING" else dtab.tree(text.removeprefix("->"))
+
+
+def question_of(row: Row) -> Tree:
+    """The tree, or the name, that is asked for."""
+    if row["kind"] == "bind_tree_state":
+        return dtab.tree(row["input"]["tree"])
+    if row["kind"] in {"tree_eval", "bind_tree"}:
+        return dtab.tree(row["input"])
+    return Leaf(dtab.segments(row["input"]))
+
+
+# -- rules as links of a cluster -----------------------------------------------------------------
+
+
+class World:
+    """A cluster at ``/`` whose links are the rules, with the clusters that they lead to."""
+
+    def __init__(
+        self, rules: list[tuple[tuple[str, ...], Tree]], *, leaves_are_bound: bool
+    ) -> None:
+        self.cluster = Cluster("/")
+        self.bound: dict[str, str] = {}
+        self._leaves_are_bound = leaves_are_bound
+        self._numbers = itertools.count(1)
+        grouped: dict[tuple[str, ...], list[Tree]] = {}
+        for prefix, tree in rules:
+            grouped.setdefault(prefix, []).append(tree)
+        for prefix, trees in grouped.items():
+            # The later rule comes first; the earlier ones are what it falls back to.
+            targets = [self.path_of(tree) for tree in reversed(trees)]
+            self._link(Path(tuple(map(legal, prefix))), targets, LinkMode.FIRST)
+
+    def path_of(self, tree: Tree) -> Path:
+        """Where a tree is to be found: a link of its own for each ``|`` and ``&``."""
+        match tree:
+            case Leaf(segments=("$", "inet", name, *rest)):
+                return self._mount(f"inet {name}", name).join(map(legal, rest))
+            case Leaf(segments=("$", "fail", *rest)):
+                return self._mount("!", "").join(map(legal, rest))
+            case Leaf(segments=segments) if tree == _PENDING:
+                return self._mount("pending", "")
+            case Leaf(segments=segments):
+                if self._leaves_are_bound:
+                    text = "/" + "/".join(segments)
+                    return self._mount(f"leaf {text}", text)
+                return Path(tuple(map(legal, segments)))
+            case Nothing(sign="~"):
+                return Path(("kdir-nowhere", str(next(self._numbers))))
+            case Nothing(sign=sign):
+                return self._mount(sign, "")
+            case Many(sign=sign, branches=branches):
+                where = Path(("kdir-tree", str(next(self._numbers))))
+                mode = LinkMode.FIRST if sign == "|" else LinkMode.UNION
+                self._link(where, [self.path_of(branch) for branch in branches], mode)
+                return where
+            case Weighted():
+                raise AssertionError("rows with weights are not run")
+            case _:
+                assert_never(tree)
+
+    def _link(self, where: Path, targets: Sequence[Path], mode: LinkMode) -> None:
+        self.cluster.do(CreateDirectory(path=where.parent, make_parents=True))
+        command = CreateLink(
+            path=where,
+            targets=tuple(dict.fromkeys(targets)),
+            mode=mode,
+            fall_back_on_absent=True,
+        )
+        try:
+            self.cluster.do(command)
+        except InvalidArgument:
+            # kdir refuses a link to below itself when it is made. The walk must end all the same:
+            # links of two clusters can do to each other what this one does to itself.
+            relative = where.segments
+            node = self.cluster.snapshot.node(
+                cast("int", self.cluster.snapshot.find_directory(relative[:-1]))
+            )
+            assert node is not None
+            self._force(node.entry_id, relative[-1], command)
+
+    def _force(self, parent_id: int, name: str, command: CreateLink) -> None:
+        link = Link(
+            entry_id=self.cluster.context.new_id(),
+            targets=command.targets,
+            mode=command.mode,
+            fall_back_on_absent=True,
+        )
+        record = self.cluster.codec.encode(link)
+        writes = (Put(entry_key(parent_id, Link.kind, name), record),)
+        assert self.cluster.rows.commit((), writes)
+        self.cluster.snapshot = self.cluster.snapshot.apply(self.cluster.rows.revision, writes)
+
+    def _mount(self, cluster: str, name: str) -> Path:
+        """A cluster of its own, mounted once; ``name`` is what the case calls it."""
+        where = Path(("kdir-bound", legal(cluster)))
+        if self.cluster.entry(str(where)) is None:
+            self.cluster.do(
+                CreateDirectory(path=where.parent, make_parents=True),
+                CreateMount(path=where, cluster_id=cluster, endpoints=(f"{legal(cluster)}:1",)),
+            )
+            self.bound[f"{legal(cluster)}:1"] = name
+        return where
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def ask(self, path: Path) -> set[str] | None:
+        """What a path is bound to: all that a union leads to; None = nothing has the name.
+
+        Raises:
+            KdirError: it cannot be said.
+        """
+        walk = Resolution(path, Rules(start=("root:1",), split_unions=True))
+        while isinstance(step := walk.next(), Ask):
+            try:
+                walk.heard(self._reply(step), {})
+            except KdirError as error:
+                walk.failed(error)
+        match step:
+            case Found(sender=sender):
+                name = self.bound.get(sender.server)
+                return {name} if name else set()
+            case NotThere():
+                return None
+            case Split(rewrite=rewrite):
+                return self._merged([self._tried(target) for target in rewrite.paths])
+            case Failed():
+                raise step.error
+            case _:
+                assert_never(step)
+
+    def _tried(self, path: Path) -> set[str] | KdirError | None:
+        try:
+            return self.ask(path)
+        except KdirError as error:
+            return error
+
+    def _merged(self, parts: list[set[str] | KdirError | None]) -> set[str] | None:
+        """A union shows what its targets have; what did not answer is said beside it."""
+        there = [part for part in parts if isinstance(part, set)]
+        if there:
+            return set().union(*there)
+        failed = [part for part in parts if isinstance(part, KdirError)]
+        if failed:
+            raise failed[0]
+        return None
+
+    def _reply(self, ask: Ask) -> Reply:
+        """What the asked server says, by its own code, over the contract's messages."""
+        if ask.endpoint == "root:1":
+            response = resolve_pb2.ResolveResponse()
+            _served(self.cluster).resolve(ask.path, response.outcome)
+            authority = response.authority
+            authority.cluster.cluster_id, authority.cluster.mount = "kc-root", "/"
+            return decode.one(response)
+        return self._childs_reply(ask)
+
+    def _childs_reply(self, ask: Ask) -> Reply:
+        mount = next(
+            (path, mount)
+            for path, mount in self.cluster.snapshot.mounts()
+            if mount.endpoints == (ask.endpoint,)
+        )
+        cluster_id = mount[1].cluster_id
+        if cluster_id == "!":
+            raise PermissionDenied(f"{ask.path} is nobody's to see")
+        if cluster_id == "pending":
+            raise NotReady(f"{ask.endpoint} has not loaded yet")
+        response = resolve_pb2.ResolveResponse()
+        response.outcome.resolution.entry.path = str(ask.path)
+        response.outcome.resolution.entry.directory.SetInParent()
+        authority = response.authority
+        authority.server = ask.endpoint
+        authority.cluster.cluster_id = cluster_id
+        authority.cluster.mount = str(Path(mount[0]))
+        authority.cluster.epoch = mount[1].epoch
+        return decode.one(response)
+
+
+def _served(cluster: Cluster) -> Answers:
+    """The server's answers from the snapshot; of the running server only what they need."""
+
+    def down(where: Path, mount: Mount) -> Refer:
+        return Refer(Direction.DOWN, where, mount.cluster_id, "", mount.epoch, mount.endpoints, 0)
+
+    limits = SimpleNamespace(answer_seconds=60, absent_seconds=5, referral_seconds=60)
+    served = SimpleNamespace(
+        mount=ROOT,
+        config=SimpleNamespace(limits=limits, links=()),
+        federation=SimpleNamespace(down=down),
+    )
+    return Answers(cast("ServedCluster", served), cluster.snapshot)
+
+
+def legal(segment: str) -> str:
+    """A segment that kdir takes, for any that Finagle does; different ones stay different."""
+    safe = "".join(
+        c if c.isascii() and (c.isalnum() or c in ".-") else f"_{ord(c):x}_" for c in segment
+    )
+    return safe if safe not in {".", "..", ""} else f"_{safe}"
+
+
+# -- the rows ------------------------------------------------------------------------------------
+
+
+def check(row: Row) -> None:
+    """Holds kdir to one case."""
+    kind = row["kind"]
+    if kind == "parse_path":
+        check_path(row["input"], row["expected"])
+        return
+    if kind == "prefix_matches":
+        prefix, path = (Path(tuple(map(legal, dtab.segments(text)))) for text in row["input"])
+        matches = prefix.relation(path) in {Relation.EQUAL, Relation.ANCESTOR}
+        assert matches is row["expected"]
+        return
+    world = World(rules_of(row), leaves_are_bound=kind == "tree_eval")
+    asked = world.path_of(question_of(row))
+    if kind == "lookup_once":
+        response = resolve_pb2.ResolveResponse()
+        _served(world.cluster).resolve(asked, response.outcome)
+        wanted = Path(tuple(map(legal, dtab.segments(row["expected"]))))
+        assert list(response.outcome.rewrite.paths) == [str(wanted)]
+        return
+    compare(world, asked, row["expected"], kind)
+
+
+def check_path(text: str, expected: object) -> None:
+    if expected == "ERROR":
+        with pytest.raises(InvalidPath):
+            Path.parse(text)
+    else:
+        assert list(Path.parse(text).segments) == expected
+
+
+def compare(world: World, asked: Path, expected: Any, kind: str) -> None:
+    try:
+        found = world.ask(asked)
+    except WalkFailed:
+        assert expected == "ERROR_MAX_DEPTH"
+    except NotReady:
+        assert expected == "PENDING"
+    except PermissionDenied:
+        # An evaluation that fails is bound to nothing; a resolution says that it failed.
+        assert expected is None if kind == "tree_eval" else expected == "FAIL"
+    else:
+        assert found == wanted_of(expected)
+
+
+def wanted_of(expected: Any) -> set[str] | None:
+    if expected in (None, "NEG"):
+        return None
+    if expected == "EMPTY":
+        return set()
+    if isinstance(expected, dict):
+        return {expected["bound"]}
+    assert isinstance(expected, list), expected
+    return set(expected)
+
+
+@pytest.mark.parametrize("row", cases("finagle_dtab", "finagle_dtab.json", read, category))
+def test_row(row: Row) -> None:
+    check(row)

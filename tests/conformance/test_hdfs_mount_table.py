@@ -1,0 +1,185 @@
+"""Mount lookup, by the cases of HDFS Router-Based Federation (``hdfs_mount_table.json``).
+
+A namespace is a cluster and a mount point a mount; where HDFS makes ``/a`` of ``//a/``, kdir says
+that it is no path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from directory.federation.mount_table import MountTable
+from directory.namespace.command import CreateMount
+from resolver.errors import InvalidPath, MountShadows
+from resolver.path import ROOT, Path
+from tests.conformance.cases import Row, cases
+from tests.trees import Cluster
+
+_NOBODY = {"ERROR_NO_LOCATION", "ERROR_DEFAULT_NS_DISABLED"}
+_OPS = {
+    "destination",
+    "destination_ns",
+    "mount_point",
+    "children",
+    "mounts_at_or_below",
+    "mounts_count",
+    "namespaces_at_or_below",
+    "namespaces_at_or_below_count",
+}
+
+
+@dataclass(frozen=True)
+class Destination:
+    """What HDFS mounts: a path of a namespace; kdir always mounts the root of a cluster."""
+
+    namespace: str
+    path: Path
+
+
+Table = MountTable[tuple[Destination, ...]]
+
+
+def read(text: str) -> Iterator[Row]:
+    """The cases, each with the table that it is asked of; and the scenarios."""
+    file = json.loads(text)
+    for case in file["cases"]:
+        yield {**case, "table": file["tables"][case["table"]]}
+    yield from file.get("scenarios", ())
+
+
+def table_of(entries: list[list[object]]) -> Table:
+    return MountTable.of(
+        (
+            Path.parse(str(mount)),
+            tuple(Destination(namespace, Path.parse(at)) for namespace, at in destinations),  # type: ignore[attr-defined]
+        )
+        for mount, destinations, *_ in entries
+    )
+
+
+def category(row: Row) -> str | None:
+    if "op" not in row:
+        return scenario_category(row)
+    if row["op"] not in _OPS:
+        return "not-understood"
+    if row["op"] not in {"destination", "destination_ns"}:
+        return None
+    hit = table_of(row["table"]["entries"]).deepest(canonical(row["path"]))
+    if hit is not None and len(hit[1]) > 1:
+        return "several-destinations"
+    if hit is None and row["table"]["default_ns_enabled"]:
+        return "default-namespace"
+    return None
+
+
+def canonical(text: str) -> Path:
+    """The path that HDFS makes of a text."""
+    return Path.of(segment for segment in text.split("/") if segment)
+
+
+def check(row: Row) -> None:
+    """Holds the mount table to one case."""
+    if "op" not in row:
+        check_scenario(row)
+        return
+    path = canonical(row["path"])
+    if str(path) != row["path"]:
+        with pytest.raises(InvalidPath, match="is empty: no '//' and no trailing '/'"):
+            Path.parse(row["path"])
+    wanted = row["expected"]
+    if isinstance(wanted, str) and wanted in _NOBODY:
+        wanted = None
+    assert answer(table_of(row["table"]["entries"]), row["op"], path) == wanted
+
+
+def answer(table: Table, op: str, path: Path) -> object:
+    """What the table says, in the cases' own form."""
+    hit = table.deepest(path)
+    match op:
+        case "destination":
+            if hit is None:
+                return None
+            mount, (to,) = hit
+            return f"{to.namespace}->{path.rebase(mount, to.path)}"
+        case "destination_ns":
+            return None if hit is None else hit[1][0].namespace
+        case "mount_point":
+            return None if hit is None else str(hit[0])
+        case "children":
+            names = table.children(path)
+            return None if names is None else list(names)
+        case "mounts_at_or_below":
+            return sorted(str(mount) for mount, _ in table.at_or_below(path))
+        case "mounts_count":
+            return table.count(path)
+        case "namespaces_at_or_below":
+            below = table.at_or_below(path)
+            return [[to.namespace, str(to.path)] for _, every in below for to in every]
+        case "namespaces_at_or_below_count":
+            below = table.at_or_below(path)
+            return len({to.namespace for _, every in below for to in every})
+        case _:
+            raise AssertionError(op)
+
+
+# -- scenarios: told in words; those that are about the table are recognised by them --------------
+
+_SCALE = re.compile(r"([\d,]+) flat mounts; ([\d,]+) nested mounts in one chain; ([\d,]+) in deep")
+_REFRESH = re.compile(r"add (\S+)->(\S+), refresh table with \1->(\S+), remove it")
+_EDIT = re.compile(r"update (\S+) from (\S+) to (\S+)")
+_TWICE = re.compile(r"add (\S+) twice")
+
+
+def scenario_category(row: Row) -> str | None:
+    steps = row.get("steps", "")
+    if "config" in row:
+        return "default-namespace"
+    if any(pattern.search(steps) for pattern in (_SCALE, _REFRESH, _EDIT, _TWICE)):
+        return None
+    return "client-cache" if "cache limit" in steps else "router-process"
+
+
+def check_scenario(row: Row) -> None:
+    steps = row["steps"]
+    if found := _SCALE.search(steps):
+        flat, chain, wide = (int(number.replace(",", "")) for number in found.groups())
+        check_scale(flat, chain, wide)
+    elif found := _REFRESH.search(steps):
+        path = Path.parse(found[1])
+        table = MountTable.of([(path, found[2])])
+        assert table.get(path) == found[2]
+        table = table.add(path, found[3])
+        assert table.get(path) == found[3]
+        assert table.remove(path).deepest(path) is None
+    elif found := _EDIT.search(steps):
+        path = Path.parse(found[1])
+        assert MountTable.of([(path, found[2])]).add(path, found[3]).get(path) == found[3]
+    elif found := _TWICE.search(steps):
+        cluster = Cluster("/")
+        command = CreateMount(path=Path.parse(found[1]), cluster_id="kc-1")
+        cluster.do(command)
+        with pytest.raises(MountShadows):
+            cluster.do(command)
+        assert len(cluster.snapshot.mounts()) == 1
+    else:
+        raise AssertionError(steps)
+
+
+def check_scale(flat: int, chain: int, wide: int) -> None:
+    table = MountTable.of((Path((f"m{number}",)), None) for number in range(flat))
+    assert len(table.children(ROOT) or ()) == table.count() == flat
+    table = MountTable.of((Path(("d",) * length), None) for length in range(1, chain + 1))
+    assert (table.children(ROOT), table.count()) == (("d",), chain)
+    # Ten names a tier, as deep as the number has digits.
+    table = MountTable.of((Path(tuple(f"{number:06d}")), None) for number in range(wide))
+    assert table.count() == wide
+
+
+@pytest.mark.parametrize("row", cases("hdfs_mount_table", "hdfs_mount_table.json", read, category))
+def test_row(row: Row) -> None:
+    check(row)

@@ -1,0 +1,55 @@
+"""Kafka's topic-name rules, by the cases of its own tests (``kafka_topic_names.tsv``)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from directory.namespace import physical
+from tests.conformance.cases import Row, cases
+
+_REPEAT = re.compile(r'REPEAT\((".*"),\s*(\d+)\)')
+_ONE = {
+    "validate": lambda name: "VALID" if physical.is_valid(name) else "INVALID",
+    "has_only_legal_characters": physical.has_only_legal_characters,
+    "has_collision_chars": physical.has_collision_chars,
+    "unify": physical.unify,
+}
+
+
+def read(text: str) -> Iterator[Row]:
+    """The rows of the table: names are JSON strings, or REPEAT("a",n)."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    header = lines[0].split("\t")
+    for line in lines[1:]:
+        cells = line.split("\t")
+        yield dict(zip(header, cells + [""] * (len(header) - len(cells)), strict=False))
+
+
+def category(row: Row) -> str | None:
+    return None if row["check"] in {*_ONE, "has_collision"} else "not-understood"
+
+
+def name_of(text: str) -> str:
+    repeat = _REPEAT.fullmatch(text)
+    if repeat:
+        return str(json.loads(repeat[1])) * int(repeat[2])
+    return str(json.loads(text))
+
+
+def check(row: Row) -> None:
+    """Holds kdir to one row."""
+    name, wanted = name_of(row["name_a"]), row["expected"]
+    if row["check"] == "has_collision":
+        assert physical.has_collision(name, name_of(row["name_b"])) is json.loads(wanted)
+        return
+    found = _ONE[row["check"]](name)
+    assert found == (wanted if row["check"] == "validate" else json.loads(wanted))
+
+
+@pytest.mark.parametrize("row", cases("kafka_topic_names", "kafka_topic_names.tsv", read, category))
+def test_row(row: Row) -> None:
+    check(row)
