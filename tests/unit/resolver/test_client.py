@@ -1,0 +1,650 @@
+"""The resolver over directories in memory: what it remembers, for how long, and what it asks."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
+
+from resolver import Resolver, TopicLocation, errors
+from resolver.errors import KdirError
+from resolver.path import Path
+from resolver.testing import MemoryDirectory, MemoryTransport
+from resolver.token import Token
+
+CLICKS = "/la/tracking/search/clicks"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def directory() -> Iterator[MemoryDirectory]:
+    with MemoryDirectory() as made:
+        made.cluster("/", "root")
+        made.cluster("/la", "la")
+        made.cluster("/la/tracking", "la-tracking", bootstrap_servers="la-1:9092,la-2:9092")
+        made.cluster("/ny", "ny")
+        made.cluster("/ny/tracking", "ny-tracking", bootstrap_servers="ny-1:9092")
+        made.topic(CLICKS, partitions=24)
+        made.topic("/ny/tracking/search/clicks")
+        made.topic("/ny/tracking/maps")
+        yield made
+
+
+def asked(directory: MemoryDirectory) -> int:
+    """Calls since the last look."""
+    count = len(directory.transport.calls)
+    directory.transport.calls.clear()
+    return count
+
+
+# -- what a location says ---------------------------------------------------------------------
+
+
+def test_a_location_has_what_a_program_needs(directory) -> None:
+    location = directory.resolver("/la").resolve(CLICKS)
+    assert location.path == CLICKS
+    assert location.kind == "topic"
+    assert (location.cluster, location.cluster_id) == ("la-tracking", "kc-la-tracking")
+    assert location.topic == "search.clicks"
+    assert len(location.topic_id) == 22
+    assert location.bootstrap_servers == "la-1:9092,la-2:9092"
+    assert location.listeners[0].security_protocol == "PLAINTEXT"
+    assert location.mount == "/la/tracking"
+    assert (location.stale, location.age_seconds) == (False, 0.0)
+    assert location.partitions == 24
+    assert location.listener("memory") == location.listeners[0]
+    assert location.listener("other") is None
+
+
+def test_a_directory_is_found_too_and_is_no_topic(directory) -> None:
+    resolver = directory.resolver()
+    directory.topic("/la/tracking/search")
+    assert resolver.resolve("/la/tracking/search").kind == "topic"
+    assert resolver.resolve("/la/tracking/search").container_too
+    found = resolver.resolve("/la/tracking/search", prefer="directory")
+    assert (found.kind, found.topic) == ("directory", "")
+    assert resolver.resolve("/la/tracking").kind == "directory"
+
+
+def test_every_start_gives_the_same_answer(directory) -> None:
+    starts = ["/", "/la", "/la/tracking", "/ny", "/ny/tracking"]
+    found = [directory.resolver(start).resolve(CLICKS) for start in starts]
+    assert len({location.path for location in found}) == 1
+    assert all(location == found[0] for location in found)
+
+
+def test_a_path_that_is_none_is_refused_before_any_call(directory) -> None:
+    resolver = directory.resolver()
+    for bad in ("", "la", "//", "/la/", "/la/../ny", "/la/\0", "/" + "x" * 250, "/x" * 65):
+        with pytest.raises(errors.InvalidPath):
+            resolver.resolve(bad)
+    assert asked(directory) == 0
+
+
+def test_a_server_that_is_none_is_refused(directory) -> None:
+    for bad in ("", "la", "la:", ":1", "la:0", "la:65536", "http://la:1", "a@la:1"):
+        with pytest.raises(errors.InvalidArgument):
+            Resolver(bad)
+
+
+def test_a_kind_that_is_none_is_refused(directory) -> None:
+    with pytest.raises(errors.InvalidArgument, match="topic"):
+        directory.resolver().resolve("/la", prefer="folder")
+
+
+# -- memory --------------------------------------------------------------------------------
+
+
+def test_a_warm_resolve_makes_no_call_until_its_lifetime_ends(directory, clock) -> None:
+    resolver = directory.resolver(clock=clock)
+    first = resolver.resolve(CLICKS)
+    asked(directory)
+    clock.now += 59
+    assert resolver.resolve(CLICKS) is first
+    assert resolver.resolve(Path.parse(CLICKS)) is first
+    assert asked(directory) == 0
+    clock.now += 2
+    assert resolver.resolve(CLICKS) == first
+    assert asked(directory) > 0
+
+
+def test_an_absence_is_remembered_for_a_short_time(directory, clock) -> None:
+    resolver = directory.resolver(clock=clock)
+    for _ in range(2):
+        with pytest.raises(errors.Absent) as caught:
+            resolver.resolve("/la/tracking/search/views")
+    assert caught.value.metadata["nearest_directory"] == "/la/tracking/search"
+    calls = asked(directory)
+    directory.topic("/la/tracking/search/views")
+    with pytest.raises(errors.Absent):
+        resolver.resolve("/la/tracking/search/views")
+    assert asked(directory) == 0
+    clock.now += 6
+    assert resolver.resolve("/la/tracking/search/views").kind == "topic"
+    assert calls > 0
+
+
+def test_a_sibling_is_asked_of_the_owner_at_once(directory) -> None:
+    resolver = directory.resolver("/la")
+    resolver.resolve("/ny/tracking/maps")
+    asked(directory)
+    resolver.resolve("/ny/tracking/search/clicks")
+    assert asked(directory) == 1
+
+
+def test_a_hint_goes_no_way_round(directory) -> None:
+    """From /la/tracking, a known way to /la must not be taken for what is /la/tracking's own."""
+    resolver = directory.resolver("/la/tracking")
+    directory.mkdir("/la/other")
+    resolver.resolve("/la/other")
+    asked(directory)
+    resolver.resolve(CLICKS)
+    assert asked(directory) == 1
+    assert resolver.trace(CLICKS, use_cache=True).steps[0].ask.way.value == "start"
+
+
+def test_memory_is_bounded(directory) -> None:
+    resolver = directory.resolver("/la/tracking", max_entries=10)
+    for number in range(40):
+        directory.topic(f"/la/tracking/t{number}")
+        resolver.resolve(f"/la/tracking/t{number}")
+    assert len(resolver._cache.answers) == 10
+    asked(directory)
+    resolver.resolve("/la/tracking/t39")
+    assert asked(directory) == 0
+    resolver.resolve("/la/tracking/t0")
+    assert asked(directory) == 1
+
+
+def test_forget(directory) -> None:
+    resolver = directory.resolver("/la/tracking")
+    resolver.resolve(CLICKS)
+    resolver.forget("/la")
+    asked(directory)
+    resolver.resolve(CLICKS)
+    assert asked(directory) == 1
+
+
+def test_while_the_owner_is_away_its_last_answer_is_given_marked(directory, clock) -> None:
+    resolver = directory.resolver("/la", clock=clock, max_stale_seconds=3600)
+    fresh = resolver.resolve(CLICKS)
+    directory.stop("/la/tracking")
+    clock.now += 100
+    old = resolver.resolve(CLICKS)
+    assert (old.stale, old.age_seconds, old.topic) == (True, 100.0, fresh.topic)
+    asked(directory)
+    resolver.resolve(CLICKS)
+    assert asked(directory) == 0, "an outage must not cost every caller a walk"
+    clock.now += 100
+    assert resolver.resolve(CLICKS).age_seconds == 200.0
+    directory.start("/la/tracking")
+    clock.now += 3
+    assert not resolver.resolve(CLICKS).stale
+    directory.stop("/la/tracking")
+    clock.now += 4000
+    with pytest.raises(errors.Unreachable):
+        resolver.resolve(CLICKS)
+
+
+def test_an_absence_is_never_given_stale(directory, clock) -> None:
+    resolver = directory.resolver("/la", clock=clock)
+    with pytest.raises(errors.Absent):
+        resolver.resolve("/la/tracking/nope")
+    directory.stop("/la/tracking")
+    clock.now += 60
+    with pytest.raises(errors.Unreachable):
+        resolver.resolve("/la/tracking/nope")
+
+
+def test_what_is_gone_is_gone_however_old_the_answer(directory, clock) -> None:
+    resolver = directory.resolver("/la", clock=clock)
+    resolver.resolve(CLICKS)
+    directory.remove(CLICKS)
+    clock.now += 61
+    with pytest.raises(errors.Absent):
+        resolver.resolve(CLICKS)
+    directory.stop("/la/tracking")
+    clock.now += 61
+    with pytest.raises(errors.Unreachable):
+        resolver.resolve(CLICKS)
+
+
+# -- many at once ----------------------------------------------------------------------------
+
+
+def test_resolve_many_gives_each_its_own_outcome_in_order(directory) -> None:
+    directory.stop("/ny")
+    paths = [CLICKS, "//", "/la/none", "/ny/x", "/", CLICKS]
+    found = directory.resolver("/la").resolve_many(paths)
+    assert [type(one).__name__ for one in found] == [
+        "TopicLocation",
+        "InvalidPath",
+        "Absent",
+        "Unreachable",
+        "TopicLocation",
+        "TopicLocation",
+    ]
+    assert isinstance(found[3], KdirError)
+    assert found[3].metadata["mount"] == "/ny"
+
+
+def test_many_paths_travel_in_few_calls(directory) -> None:
+    paths = [f"/ny/tracking/t{number}" for number in range(2500)]
+    for path in paths:
+        directory.topic(path)
+    resolver = directory.resolver("/la")
+    found = resolver.resolve_many(paths)
+    assert all(isinstance(one, TopicLocation) for one in found)
+    # Four hops, 1,000 paths a call.
+    assert asked(directory) <= 4 * 3
+    assert resolver.resolve_many(paths) == found
+    assert asked(directory) == 0
+
+
+class Gate(MemoryTransport):
+    """Holds calls back until the test lets them go."""
+
+    def __init__(self, inner: MemoryTransport) -> None:
+        super().__init__()
+        self.inner = inner
+        self.open = threading.Event()
+        self.arrived = threading.Semaphore(0)
+
+    def call(self, endpoint, method, request, timeout_seconds):
+        self.calls.append((endpoint, method.name))
+        self.arrived.release()
+        assert self.open.wait(20)
+        return self.inner.call(endpoint, method, request, timeout_seconds)
+
+
+def together(count: int, work) -> list[object]:
+    """What ``count`` threads come to."""
+    results: list[object] = [None] * count
+
+    def run(number: int) -> None:
+        try:
+            results[number] = work(number)
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    together.threads = threads  # type: ignore[attr-defined]
+    return results
+
+
+def join() -> None:
+    for thread in together.threads:  # type: ignore[attr-defined]
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_cold_paths_asked_at_the_same_time_share_calls(directory) -> None:
+    for number in range(64):
+        directory.topic(f"/la/tracking/t{number}")
+    gate = Gate(directory.transport)
+    resolver = directory.resolver("/la/tracking", transport=gate, timeout_seconds=30)
+    results = together(64, lambda n: resolver.resolve(f"/la/tracking/t{n}").topic)
+    assert gate.arrived.acquire(timeout=20)
+    combiner = next(iter(resolver._lookups.walker._combiners.values()))
+    while len(combiner._waiting) < 62:
+        pass
+    gate.open.set()
+    join()
+    assert results == [f"t{n}" for n in range(64)]
+    assert len(gate.calls) == 3, "two that found the way free, and all others together"
+
+
+def test_a_waiting_question_keeps_its_own_deadline(directory) -> None:
+    gate = Gate(directory.transport)
+    resolver = directory.resolver("/la/tracking", transport=gate, timeout_seconds=30)
+    results = together(2, lambda n: resolver.resolve(f"/la/tracking/a{n}"))
+    for _ in range(2):
+        assert gate.arrived.acquire(timeout=20)
+    with pytest.raises(errors.Unreachable):
+        resolver.resolve("/la/tracking/b", timeout_seconds=0.05)
+    gate.open.set()
+    join()
+    assert all(isinstance(result, errors.Absent) for result in results)
+
+
+# -- writing and reading one's writes ----------------------------------------------------------
+
+
+class Scribe:
+    """A server that notes what it is asked to write, and answers what it is told to."""
+
+    def __init__(self, directory: MemoryDirectory, mount: str) -> None:
+        self.cluster = directory._clusters[Path.parse(mount)]
+        self.requests: list[tuple[str, object]] = []
+        self.fails: list[KdirError] = []
+        directory.transport.serve(self.cluster.endpoint, self.answer)
+
+    def answer(self, method: str, request):
+        self.requests.append((method, request))
+        if method.startswith("DirectoryService.") and self.fails:
+            raise self.fails.pop(0)
+        if method != "DirectoryService.CreateEntry":
+            return self.cluster.answer(method, request)
+        self.cluster.put(Path.parse(request.path), request.entry)
+        token = str(Token.of(self.cluster.cluster_id, "memory", self.cluster._revision))
+        return directory_pb2.CreateEntryResponse(token=token, entry=request.entry)
+
+
+def create() -> directory_pb2.CreateEntryRequest:
+    entry = entry_pb2.Entry(topic=entry_pb2.Topic(physical_name="new"))
+    return directory_pb2.CreateEntryRequest(entry=entry)
+
+
+def test_a_write_goes_to_the_owner_under_the_canonical_path(directory) -> None:
+    directory.link("/short", "/ny/tracking")
+    scribe = Scribe(directory, "/ny/tracking")
+    resolver = directory.resolver("/la")
+    request = create()
+    resolver.call("/short/new", "DirectoryService.CreateEntry", request)
+    method, sent = scribe.requests[-1]
+    assert (method, sent.path) == ("DirectoryService.CreateEntry", "/ny/tracking/new")
+    assert len(sent.request_id) == 32
+    assert request.path == "", "the caller's message is its own"
+
+
+def test_what_was_written_is_read(directory) -> None:
+    scribe = Scribe(directory, "/ny/tracking")
+    resolver = directory.resolver("/la")
+    with pytest.raises(errors.Absent):
+        resolver.resolve("/ny/tracking/new")
+    resolver.call("/ny/tracking/new", "DirectoryService.CreateEntry", create())
+    assert resolver.resolve("/ny/tracking/new").topic == "new"
+    sent = scribe.requests[-1][1]
+    place = Token.parse(sent.token).positions["kc-ny-tracking"]
+    assert place.revision == scribe.cluster._revision
+
+
+def test_a_write_is_tried_again_with_the_same_request_id(directory) -> None:
+    scribe = Scribe(directory, "/ny/tracking")
+    scribe.fails = [errors.NotAuthoritative("moved a moment ago")]
+    resolver = directory.resolver("/la")
+    resolver.call("/ny/tracking/new", "DirectoryService.CreateEntry", create())
+    ids = [sent.request_id for method, sent in scribe.requests if "Create" in method]
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
+
+
+def test_a_write_that_is_refused_is_not_tried_again(directory) -> None:
+    scribe = Scribe(directory, "/ny/tracking")
+    scribe.fails = [errors.AlreadyExists("it does")] * 5
+    with pytest.raises(errors.AlreadyExists):
+        directory.resolver().call("/ny/tracking/new", "DirectoryService.CreateEntry", create())
+    assert sum("Create" in method for method, _ in scribe.requests) == 1
+
+
+def test_an_answer_that_a_write_has_overtaken_is_not_kept(directory) -> None:
+    """The walk read before the write and ended after it: its answer must not come back later."""
+    resolver = directory.resolver("/ny/tracking")
+    real = directory._clusters[Path.parse("/ny/tracking")]
+    with pytest.raises(errors.Absent):
+        resolver.resolve("/ny/tracking/late")
+    resolver.forget()
+
+    def answer(method: str, request):
+        response = real.answer(method, request)
+        if method == "ResolveService.Resolve":  # while its answer is under way
+            token = Token.of("kc-ny-tracking", "memory", real._revision + 1)
+            resolver._lookups.session.wrote(str(token))
+        return response
+
+    directory.transport.serve(real.endpoint, answer)
+    with pytest.raises(errors.Absent):
+        resolver.resolve("/ny/tracking/late")
+    assert "/ny/tracking/late" not in resolver._cache.answers
+
+
+def test_an_own_token_of_a_store_that_lives_no_more_is_dropped(directory) -> None:
+    real = directory._clusters[Path.parse("/ny/tracking")]
+
+    def answer(method: str, request):
+        if request.token:
+            raise errors.TokenExpired("restored since")
+        return real.answer(method, request)
+
+    directory.transport.serve(real.endpoint, answer)
+    resolver = directory.resolver("/ny/tracking")
+    resolver._lookups.session.wrote(str(Token.of("kc-ny-tracking", "before", 9)))
+    assert resolver.resolve("/ny/tracking/maps").kind == "topic"
+    with pytest.raises(errors.TokenExpired):
+        resolver.resolve("/ny/tracking/maps", token=str(Token.of("kc-ny-tracking", "x", 1)))
+
+
+def test_a_callers_token_is_not_answered_from_older_memory(directory) -> None:
+    resolver = directory.resolver("/ny/tracking")
+    location = resolver.resolve("/ny/tracking/maps")
+    directory.topic("/ny/tracking/more")
+    newer = Token.of("kc-ny-tracking", "memory", location.authority.revision + 1)
+    asked(directory)
+    resolver.resolve("/ny/tracking/maps", token=str(newer))
+    assert asked(directory) == 1
+    resolver.resolve("/ny/tracking/maps", token=str(newer))
+    assert asked(directory) == 0
+
+
+def test_owner_of_what_is_not_there_yet(directory) -> None:
+    owner = directory.resolver("/la").owner_of("/ny/tracking/a/b")
+    assert (owner.cluster, owner.exists, str(owner.path)) == (
+        "ny-tracking",
+        False,
+        "/ny/tracking/a/b",
+    )
+    mount = directory.resolver("/la").owner_of("/ny/tracking")
+    assert (mount.cluster, mount.kind) == ("ny-tracking", "directory")
+
+
+# -- links ---------------------------------------------------------------------------------
+
+
+def test_a_fallback_is_remembered_for_a_moment_only(directory, clock) -> None:
+    directory.link("/tracking", "/la/tracking", "/ny/tracking")
+    directory.stop("/la/tracking")
+    resolver = directory.resolver(clock=clock)
+    found = resolver.resolve("/tracking/search/clicks")
+    assert found.path == "/ny/tracking/search/clicks"
+    assert found.is_fallback
+    directory.start("/la/tracking")
+    clock.now += 6
+    assert resolver.resolve("/tracking/search/clicks").path == CLICKS
+
+
+def test_writers_stay_where_the_data_is(directory) -> None:
+    directory.link("/tracking", "/la/tracking", "/ny/tracking")
+    directory.stop("/la/tracking")
+    resolver = directory.resolver()
+    assert resolver.resolve("/tracking/search/clicks").is_fallback
+    with pytest.raises(errors.Unreachable):
+        resolver.resolve("/tracking/search/clicks", for_writes=True)
+
+
+# -- listing ---------------------------------------------------------------------------------
+
+
+def names(listing) -> list[str]:
+    return [str(listed.path) for listed in listing]
+
+
+def test_list_a_directory(directory) -> None:
+    listing = directory.resolver("/la").list("/ny/tracking")
+    assert names(listing) == ["/ny/tracking/maps", "/ny/tracking/search"]
+    assert listing.directory.path == "/ny/tracking"
+    assert listing.authority.cluster.cluster == "ny-tracking"
+    assert not listing.is_partial
+
+
+def test_list_all_below_across_mounts(directory) -> None:
+    assert names(directory.resolver("/la").list("/", recursive=True)) == [
+        "/la",
+        "/la/tracking",
+        "/la/tracking/search",
+        "/la/tracking/search/clicks",
+        "/ny",
+        "/ny/tracking",
+        "/ny/tracking/maps",
+        "/ny/tracking/search",
+        "/ny/tracking/search/clicks",
+    ]
+    own = directory.resolver("/la").list("/", recursive=True, across=False)
+    assert names(own) == ["/la", "/la/tracking", "/ny", "/ny/tracking"][::2]
+
+
+def test_list_some_kinds_and_names_across_mounts(directory) -> None:
+    resolver = directory.resolver()
+    assert names(resolver.list("/", recursive=True, kinds=["topic"], name_glob="c*s")) == [
+        "/la/tracking/search/clicks",
+        "/ny/tracking/search/clicks",
+    ]
+
+
+def test_a_part_that_does_not_answer_is_named(directory) -> None:
+    directory.stop("/la")
+    listing = directory.resolver("/").list("/", recursive=True)
+    assert names(listing) == [
+        "/la",
+        "/ny",
+        "/ny/tracking",
+        "/ny/tracking/maps",
+        "/ny/tracking/search",
+        "/ny/tracking/search/clicks",
+    ]
+    (gap,) = listing.not_listed
+    assert (str(gap.path), type(gap.error)) == ("/la", errors.Unreachable)
+
+
+def test_a_union_is_merged_and_each_entry_says_where_it_came_from(directory) -> None:
+    directory.link("/tracking", "/la/tracking", "/ny/tracking", union=True)
+    listing = directory.resolver("/la").list("/tracking")
+    assert [(str(one.path), one.entry.path, str(one.source)) for one in listing] == [
+        ("/tracking/maps", "/ny/tracking/maps", "/ny/tracking"),
+        ("/tracking/search", "/la/tracking/search", "/la/tracking"),
+    ]
+    below = directory.resolver("/la").list("/tracking", recursive=True)
+    assert sorted(names(below)) == [
+        "/tracking/maps",
+        "/tracking/search",
+        "/tracking/search/clicks",
+    ]
+
+
+def test_a_union_whose_target_is_away_is_partial(directory) -> None:
+    directory.link("/tracking", "/la/tracking", "/ny/tracking", union=True)
+    directory.stop("/la/tracking")
+    listing = directory.resolver("/la").list("/tracking")
+    assert names(listing) == ["/tracking/maps", "/tracking/search"]
+    assert [str(gap.path) for gap in listing.not_listed] == ["/la/tracking"]
+    directory.stop("/ny/tracking")
+    with pytest.raises(errors.Unreachable):
+        directory.resolver("/la").list("/tracking")
+    with pytest.raises(errors.Unreachable):
+        directory.resolver("/la").list("/tracking/none")
+
+
+def test_list_what_is_not_there_and_what_is_no_directory(directory) -> None:
+    with pytest.raises(errors.Absent):
+        directory.resolver().list("/la/none")
+    assert names(directory.resolver().list(CLICKS)) == [CLICKS]
+
+
+# -- the way back, and the way itself -------------------------------------------------------------
+
+
+def test_which(directory) -> None:
+    for start in ("/", "/la/tracking", "/ny/tracking"):
+        resolver = directory.resolver(start)
+        assert resolver.which("la-tracking", "search.clicks").path == CLICKS
+        assert resolver.which("kc-la-tracking", "search.clicks").path == CLICKS
+        with pytest.raises(errors.Absent):
+            resolver.which("la-tracking", "nope")
+        with pytest.raises(errors.NoRoute):
+            resolver.which("nowhere", "search.clicks")
+    assert directory.resolver("/la/tracking").which("", "search.clicks").path == CLICKS
+    directory.stop("/la/tracking")
+    with pytest.raises(errors.Unreachable):
+        directory.resolver().which("la-tracking", "search.clicks")
+
+
+def test_trace_shows_every_hop(directory) -> None:
+    trace = directory.resolver("/la/tracking").trace("/ny/tracking/maps")
+    assert [step.ask.way.value for step in trace.steps] == ["start", "up", "up", "down", "down"]
+    assert [step.reply.sender.server for step in trace.steps] == [
+        "la-tracking-1",
+        "la-1",
+        "root-1",
+        "ny-1",
+        "ny-tracking-1",
+    ]
+    assert trace.steps[-1].verdict == "authoritative"
+    assert trace.location.topic == "maps"
+    assert trace.lifetime_seconds == 60
+    gone = directory.resolver("/la").trace("/ny/none")
+    assert isinstance(gone.error, errors.Absent)
+
+
+def test_errors_carry_every_attempt(directory) -> None:
+    directory.stop("/ny")
+    with pytest.raises(errors.Unreachable) as caught:
+        directory.resolver("/la").resolve("/ny/tracking/maps")
+    assert len(caught.value.attempts) == 3
+    assert "down → /ny" in caught.value.attempts[-1]
+    with pytest.raises(errors.Absent) as caught:
+        directory.resolver("/la").resolve("/la/none")
+    assert len(caught.value.attempts) == 1
+
+
+def test_a_server_that_gives_the_same_page_for_ever_is_left(directory) -> None:
+    real = directory._clusters[Path.parse("/ny/tracking")]
+
+    def answer(method: str, request):
+        response = real.answer(method, request)
+        if method == "DirectoryService.ListEntries":
+            response.next_page_token = "again"
+        return response
+
+    directory.transport.serve(real.endpoint, answer)
+    with pytest.raises(errors.Lame, match="same page"):
+        names(directory.resolver().list("/ny/tracking"))
+
+
+def test_a_server_that_lists_what_is_not_its_own_is_not_believed(directory) -> None:
+    def answer(method: str, request):
+        response = real.answer(method, request)
+        if method == "DirectoryService.ListEntries":
+            response.entries.add(path="/etc/passwd").directory.SetInParent()
+        return response
+
+    real = directory._clusters[Path.parse("/ny/tracking")]
+    directory.transport.serve(real.endpoint, answer)
+    with pytest.raises(errors.Lame):
+        names(directory.resolver().list("/ny/tracking"))
+
+
+def test_a_recursive_server_walks_for_us(directory) -> None:
+    real = directory._clusters[Path.parse("/la")]
+    owner = directory._clusters[Path.parse("/ny/tracking")]
+    seen: list[bool] = []
+
+    def answer(method: str, request: resolve_pb2.ResolveRequest):
+        seen.append(request.recursive)
+        return (owner if request.recursive else real).answer(method, request)
+
+    directory.transport.serve(real.endpoint, answer)
+    found = directory.resolver("/la", recursive=True).resolve("/ny/tracking/maps")
+    assert (found.cluster, seen) == ("ny-tracking", [True])
