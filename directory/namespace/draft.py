@@ -107,6 +107,18 @@ class Draft:
             )
         self.expect(key, None)
 
+    def expect_beside(self, parent_id: int, name: str, path: Path) -> None:
+        """Guard: beside a topic of this name stands what stood there; no mount comes in its way.
+
+        Raises:
+            AlreadyExists: something stands there that this version cannot read.
+        """
+        container = self.snapshot.container(parent_id, name)
+        if container is None:
+            self.expect_vacant(parent_id, Kind.DIRECTORY, name, path)
+        else:
+            self.expect_entry(parent_id, name, container)
+
     def expect_way(self, node: Node) -> None:
         """Guard: this directory and those above it are what and where they were seen."""
         here: Node | None = node

@@ -82,7 +82,7 @@ class Places:
         way = follow(self.snapshot, relative[:-1])
         if way.depth < len(relative) - 1:
             if way.stopped_by is None:
-                return None
+                return self._unreadable(way.node, relative[: way.depth + 1], Kind.DIRECTORY)
             stop = self._shown(relative[: way.depth + 1])
             return f"{stop} is {a_kind(way.stopped_by)}, not a directory"
         return self._standing(way.node, relative)
@@ -95,7 +95,12 @@ class Places:
         container = node.containers.get(name)
         if isinstance(container, Mount):
             return f"{self._shown(relative)} is {a_kind(container)}"
-        if entry_key(node.entry_id, Kind.TOPIC, name) in self.snapshot.quarantined:
+        return self._unreadable(node, relative, Kind.TOPIC) or self._unreadable(
+            node, relative, Kind.DIRECTORY
+        )
+
+    def _unreadable(self, node: Node, relative: tuple[str, ...], kind: Kind) -> str | None:
+        if entry_key(node.entry_id, kind, relative[-1]) in self.snapshot.quarantined:
             return f"something stands at {self._shown(relative)} that cannot be read"
         return None
 

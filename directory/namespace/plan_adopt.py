@@ -79,7 +79,9 @@ class _Adoption:
             adopted=True,
             observed_config=MappingProxyType(dict(observed.config)),
         )
-        draft.insert(self._directory(relative[:-1]), relative[-1], topic, path)
+        parent_id = self._directory(relative[:-1])
+        draft.expect_beside(parent_id, relative[-1], path)
+        draft.insert(parent_id, relative[-1], topic, path)
         draft.claim(name)
         draft.reinstate(name)
 

@@ -311,10 +311,7 @@ def check_free(draft: Draft, parent: Node, name: str, kind: Kind, path: Path) ->
         if isinstance(container, Mount):
             # The child answers for this very path: a topic here could never be resolved.
             raise _exists(path, container)
-        if container is None:
-            draft.expect_vacant(parent.entry_id, Kind.DIRECTORY, name, path)
-        else:
-            draft.expect_entry(parent.entry_id, name, container)
+        draft.expect_beside(parent.entry_id, name, path)
 
 
 def _place(draft: Draft, path: Path) -> tuple[tuple[str, ...], Node]:

@@ -18,7 +18,9 @@ from directory.namespace.command import (
     RecordTopics,
     TopicNews,
 )
-from directory.namespace.entry import Kind, Provision
+from directory.namespace.entry import ROOT_ID, Kind, Provision
+from directory.namespace.keys import entry_key
+from directory.store.base import Put
 from resolver.path import Path
 from tests.trees import NOW_MS, Cluster, path, told
 
@@ -162,6 +164,25 @@ def test_colliding_names_that_kafka_has_both_are_both_kept() -> None:
     assert cluster.rows.under(b"p/") == {b"p/a_b": b"a_b"}
     cluster.do(DeleteEntry(path=path("/la/a_b")))
     assert cluster.rows.under(b"p/") == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Kind.TOPIC, "t"), (Kind.DIRECTORY, "t"), (Kind.DIRECTORY, "d")]
+)
+def test_a_place_where_something_cannot_be_read(kind: Kind, name: str) -> None:
+    cluster = Cluster()
+    assert cluster.rows.commit((), (Put(entry_key(ROOT_ID, kind, name), b"\xff"),))
+    cluster.snapshot = cluster.loaded()
+    made = cluster.do(adopt(("t" if name == "t" else "d/t", "x"), ("y", "y")))
+    assert cluster.show() == "__adopted/\n  x [active]\ny [active]"
+    assert "cannot be read" in made.notes[0]
+
+
+def test_a_mount_that_comes_where_a_topic_is_adopted() -> None:
+    cluster = Cluster()
+    late = cluster.plan(adopt(("m", "m")))
+    cluster.do(CreateMount(path=path("/la/m"), cluster_id="kc-1"))
+    assert not cluster.commit(late)
 
 
 def test_two_servers_that_adopt_at_once() -> None:
