@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from resolver.errors import InvalidArgument, KdirError, Unreachable
+from resolver.errors import Absent, InvalidArgument, KdirError, Unreachable
 from resolver.index.discovery import ASK_SECONDS, Census, take_census
 from resolver.index.rows import unread_batch, with_cluster
 from resolver.index.scan import PAGE_ROWS, SHARD_ROWS, Shard, read_pages, shards_of
@@ -144,6 +144,8 @@ class KdirReader(DataSourceReader):
         try:
             for page in read_pages(shard):
                 yield with_cluster(page.batch, page.state)
+        except Absent:
+            return  # it has no such directory as the wanted path: no topics, and no failure
         except KdirError as error:
             match self.options.failures:
                 case "raise":

@@ -20,7 +20,7 @@ from kdir.v1 import (
     scan_pb2,
 )
 
-from resolver.errors import NoRoute, NotAuthoritative
+from resolver.errors import Absent, NoRoute, NotAuthoritative
 from resolver.status import to_status
 from resolver.token import Token
 
@@ -173,6 +173,9 @@ class FakeCluster:
         if not f"{request.path}/".startswith(f"{self.mount.rstrip('/')}/"):
             abort(context, NotAuthoritative(f"{request.path} is not below {self.mount}"))
         below = request.path.rstrip("/") + "/"
+        known = (entry.path.startswith(below) for entry, _ in self.topics)
+        if request.path != self.mount and not any(known):
+            abort(context, Absent(f"{request.path} is no directory of cluster {self.cluster}"))
         mine = [
             (entry, owner)
             for entry, owner in self.topics

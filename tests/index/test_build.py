@@ -1,4 +1,4 @@
-"""`kdir index build` over small federations, by real Spark: what is read, kept, restated, removed."""
+"""`kdir index build` on small federations, by real Spark: what is read, kept, restated, removed."""
 
 import subprocess
 import sys

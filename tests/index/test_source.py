@@ -65,7 +65,7 @@ def test_it_is_read_by_several_tasks(spark: SparkSession, tree: dict[str, FakeCl
     assert len(shards) == len(TREE) + 2  # la-tracking in three
 
 
-@pytest.mark.parametrize("below", ["/la", "/la/tracking/d3", "/ny/search", "/nowhere"])
+@pytest.mark.parametrize("below", ["/la", "/la/tracking/d3", "/ny/search", "/ny/none"])
 def test_below_a_path(spark: SparkSession, tree: dict[str, FakeCluster], below: str) -> None:
     wanted = [path for path in ALL if path.startswith(f"{below}/")]
     assert paths(read(spark, tree, below)) == wanted
