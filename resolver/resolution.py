@@ -400,19 +400,21 @@ class Resolution:
         self, ask: Ask, sender: Sender, referral: Referral
     ) -> tuple[Trouble, KdirError] | None:
         """Why a referral is not followed."""
-        asked = {stop.endpoint for stop in self._chain}
-        asked.add(ask.endpoint)
-        chain = " → ".join([*self._stops(), ask.endpoint, referral.shown])
-        if referral.endpoints and asked.issuperset(few(referral.endpoints)):
-            message = f"{self.path}: referrals lead in a circle: {chain}"
-            return Trouble.LOOP, errors.ReferralLoop(message, chain=chain, path=self.path)
         why = crooked(ask.path, sender.mount, referral, went_down=self._went_down)
         if not why and self._hop.way is Way.TREE and referral.way is Way.DOWN:
             why = "down, after it was hinted elsewhere"
+        if referral.endpoints:
+            asked = {stop.endpoint for stop in self._chain}
+            asked.add(ask.endpoint)
+            if asked.issuperset(few(referral.endpoints)):
+                chain = self._shown_chain(ask, referral)
+                message = f"{self.path}: referrals lead in a circle: {chain}"
+                return Trouble.LOOP, errors.ReferralLoop(message, chain=chain, path=self.path)
         if not why:
             return None
         message = f"{ask.endpoint}, mounted at {sender.mount}, refers {ask.path} "
         message += f"{referral.shown}: {why}"
+        chain = self._shown_chain(ask, referral)
         return Trouble.BAD, errors.BadReferral(message, chain=chain, path=self.path)
 
     def _rewrite(self, ask: Ask, rewrite: Rewrite, sender: Sender) -> None:
@@ -572,6 +574,9 @@ class Resolution:
 
     def _owner_first(self, endpoint: str) -> tuple[str, ...]:
         return (endpoint, *(other for other in self._hop.endpoints if other != endpoint))
+
+    def _shown_chain(self, ask: Ask, referral: Referral) -> str:
+        return " → ".join([*self._stops(), ask.endpoint, referral.shown])
 
     def _stops(self) -> list[str]:
         return [f"{stop.endpoint} ({stop.sender.mount})" for stop in self._chain]
