@@ -56,7 +56,13 @@ class WatchService(Service):
             spoken = time.monotonic()
             reached = after
             while call.is_active():
-                for revision, events in subscription.next(1.0):
+                # What every subscriber had before an empty answer is behind us: a checkpoint may
+                # say so, and a watcher that resumes there need not resync for changes of nothing.
+                told = cluster.replica.wait_for(0, _FIRST_SECONDS).revision
+                batch = subscription.next(min(idle_seconds, _LOOK_SECONDS))
+                if not batch:
+                    reached = max(reached, told)
+                for revision, events in batch:
                     reached = revision
                     passed = [event for event in events if _concerns(event, path)]
                     if passed:
@@ -118,9 +124,13 @@ class WatchService(Service):
         return response
 
 
+_LOOK_SECONDS = 5.0
+_FIRST_SECONDS = 5.0
+
+
 def call_with_wait(call: Call) -> Call:
     """A stream has no deadline; waiting for its first position has."""
-    return Call(time.monotonic() + 5.0, is_active=call.is_active)
+    return Call(time.monotonic() + _FIRST_SECONDS, is_active=call.is_active)
 
 
 def _concerns(event: watch_pb2.ChangeEvent, path: Path) -> bool:

@@ -211,7 +211,7 @@ def test_g4_pages_hold_together_and_their_tokens_cannot_be_forged(server: Server
 def test_g10_a_signal_drains_and_ends_with_0(
     federation: Federation, number: signal.Signals
 ) -> None:
-    server = federation.start("/la")
+    server = federation.start("/la", limits={"drain_seconds": 10})
     server.mkdir("/la/x")
     stream = server.watch_stub().Watch(watch_pb2.WatchRequest(path="/la"))
     token = next(stream).token
