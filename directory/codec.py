@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, assert_never, cast
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
-from kdir.v1 import entry_pb2, policies_pb2, watch_pb2
+from kdir.v1 import entry_pb2, policies_pb2, scan_pb2, watch_pb2
 
 from directory.namespace.command import Change
 from directory.namespace.entry import (
@@ -31,7 +32,7 @@ from directory.namespace.entry import (
     etag_of,
 )
 from directory.namespace.snapshot import Node
-from resolver.errors import InvalidArgument, InvalidPath
+from resolver.errors import Internal, InvalidArgument, InvalidPath
 from resolver.path import Path
 
 __all__ = [
@@ -58,6 +59,24 @@ _SCALARS: Final = (
     "read_only",
     "encryption_key_id",
 )
+_KIND_TAG: Final = itemgetter(9)
+_TOPIC_TAG: Final = 0x2A
+
+
+class _Heads(dict[int, bytes]):
+    """Lengths to the bytes before a field 2 of that length, each made once."""
+
+    def __missing__(self, length: int) -> bytes:
+        made, left = b"\x12", length
+        while left > 0x7F:
+            made += bytes((left & 0x7F | 0x80,))
+            left >>= 7
+        made += bytes((left,))
+        self[length] = made
+        return made
+
+
+_HEADS: Final = _Heads()
 _PROVISIONS: Final[frozenset[int]] = frozenset(Provision)
 _NEWER_STATE: Final = "this state is of a newer version of kdir:"
 
@@ -78,8 +97,21 @@ class ProtoCodec:
     def decode(self, record: bytes) -> Entry:
         return _decode(record)
 
+    def look_like_topics(self, records: Sequence[bytes]) -> bool:
+        # Fields are in order: the tag of entry_id and its eight bytes, then the tag of the kind.
+        try:
+            return bytes(map(_KIND_TAG, records)).count(_TOPIC_TAG) == len(records)
+        except IndexError:
+            return False
+
     def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:
-        return [_physical_name(record) for record in records]
+        try:
+            # As one message's repeated field 2: parsed at once in a third of the time.
+            joined = b"".join([_HEADS[len(record)] + record for record in records])
+            scan_pb2.ScanTopicsResponse.FromString(joined)
+        except DecodeError:
+            return [_physical_name(record) for record in records]
+        return [_name_at_its_place(record) or _physical_name(record) for record in records]
 
 
 def record_to_proto(
@@ -88,10 +120,16 @@ def record_to_proto(
     """The answer for a stored record, without making an entry of it first.
 
     ``into`` is an empty message to fill, such as a field of the response; it is also what is given
-    back. A record that the snapshot serves can be read.
+    back.
+
+    Raises:
+        Internal: the record cannot be read. A load looks at its first bytes only.
     """
     message = entry_pb2.Entry() if into is None else into
-    message.MergeFromString(record)
+    try:
+        message.MergeFromString(record)
+    except DecodeError as error:
+        raise Internal(f"the record of {path} cannot be read: {error}") from None
     message.path = path
     message.etag = f"{message.entry_id:x}-{message.change_count}"
     return message
@@ -243,12 +281,30 @@ def _parsed(record: bytes) -> entry_pb2.Entry:
         raise ValueError(f"not a kdir.v1.Entry: {error}") from None
 
 
+def _name_at_its_place(record: bytes) -> str | None:
+    # Of a record that can be parsed, the physical name where our own serialization has it: after
+    # entry_id, the topic's tag and its length in one or two bytes. Four times as fast as parsing.
+    if len(record) < 14 or record[9] != _TOPIC_TAG:
+        return None
+    at = 11
+    if record[10] > 0x7F:
+        if record[11] > 0x7F:
+            return None
+        at = 12
+    length = record[at + 1]
+    if record[at] != 0x0A or length > 0x7F:
+        return None
+    return record[at + 2 : at + 2 + length].decode()
+
+
 def _physical_name(record: bytes) -> str | None:
     try:
         message = _parsed(record)
     except ValueError:
         return None
-    return (message.entry_id and message.topic.physical_name) or None
+    if not message.entry_id:
+        return None
+    return message.topic.physical_name or None
 
 
 def _entry(message: entry_pb2.Entry, *, stored: bool) -> Entry:
@@ -256,7 +312,7 @@ def _entry(message: entry_pb2.Entry, *, stored: bool) -> Entry:
         "entry_id": message.entry_id,
         "change_count": message.change_count,
         "changed_by": message.changed_by,
-        "changed_at_ms": message.changed_at.ToMilliseconds(),
+        "changed_at_ms": _millis(message),
     }
     if message.HasField("policies"):
         common["policies"] = _policies(message.policies, stored=stored)
@@ -271,6 +327,12 @@ def _entry(message: entry_pb2.Entry, *, stored: bool) -> Entry:
             return _mount(message.mount, common)
         case _:
             raise ValueError("kind: one of directory, topic, link and mount must be set")
+
+
+def _millis(message: entry_pb2.Entry) -> int:
+    # By hand: the well-known type's own conversion is Python too, and thrice as slow.
+    changed_at = message.changed_at
+    return changed_at.seconds * 1000 + changed_at.nanos // 1_000_000
 
 
 def _topic(message: entry_pb2.Topic, common: dict[str, Any], *, stored: bool) -> Topic:
@@ -375,8 +437,10 @@ def _stored(entry: Entry) -> entry_pb2.Entry:
     message.entry_id = entry.entry_id
     message.change_count = entry.change_count
     message.changed_by = entry.changed_by
-    if entry.changed_at_ms != message.changed_at.ToMilliseconds():
-        message.changed_at.FromMilliseconds(entry.changed_at_ms)
+    if entry.changed_at_ms != _millis(message):
+        seconds, millis = divmod(entry.changed_at_ms, 1000)
+        message.changed_at.seconds = seconds
+        message.changed_at.nanos = millis * 1_000_000
     if entry.policies is not NO_POLICIES or message.HasField("policies"):
         _fill_policies(message.policies, entry.policies)
         if not message.policies.ByteSize():

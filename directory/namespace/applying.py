@@ -17,8 +17,8 @@ from directory.namespace.entry import (
     Mount,
     Topic,
 )
-from directory.namespace.keys import ENTRY, parse_entry_key
-from directory.namespace.physical_index import PhysicalIndex, Place
+from directory.namespace.keys import ENTRY
+from directory.namespace.physical_index import PhysicalIndex, Place, why_no_topic
 from directory.namespace.sorted_map import SortedMap
 from directory.namespace.tree import (
     NOTHING,
@@ -28,11 +28,13 @@ from directory.namespace.tree import (
     Counts,
     Node,
     Tree,
+    entry_place,
     is_fact,
+    physical_index_of,
 )
 from directory.store.base import Put, Write
 
-__all__ = ["apply", "readable_container", "readable_root", "why_no_topic"]
+__all__ = ["apply", "readable_container", "readable_root"]
 
 _ONE_DIRECTORY = Counts(directories=1)
 _ONE_MOUNT = Counts(mounts=1)
@@ -103,7 +105,7 @@ class _Change:
             self._set_root(record)
             return
         try:
-            parent_id, is_topic, name = parse_entry_key(key)
+            parent_id, is_topic, name = entry_place(key)
         except ValueError as error:
             if record is not None:
                 self._unreadable[key] = str(error)
@@ -123,9 +125,12 @@ class _Change:
                 self._put_container(key, place, container)
         for parent_id, topics in self._new_topics.items():
             self._set_topics(parent_id, topics)
+        nodes, loose = self._nodes.finish(), self._loose.finish()
+        if self._physical.due:
+            self._physical = physical_index_of(self._codec, nodes, loose)
         return Tree(
-            nodes=self._nodes.finish(),
-            loose=self._loose.finish(),
+            nodes=nodes,
+            loose=loose,
             counts=self._counts.finish(),
             mounts=self._mounts.finish(),
             physical=self._physical,
@@ -160,8 +165,8 @@ class _Change:
     def _set_contents(self, directory_id: int, contents: Contents) -> None:
         node = self._nodes.get(directory_id)
         if node is not None:
-            self._nodes[directory_id] = replace(
-                node, topics=contents.topics, containers=contents.containers
+            self._nodes[directory_id] = Node(
+                directory_id, node.parent_id, node.name, node.directory, *contents
             )
         elif contents.topics or contents.containers:
             self._loose[directory_id] = contents
@@ -276,12 +281,3 @@ class _Change:
         self._set_contents(parent_id, contents._replace(topics=topics))
         if len(topics) != before:
             self._count(parent_id, Counts(topics=len(topics) - before))
-
-
-def why_no_topic(codec: Codec, record: bytes) -> str:
-    """Why a record under a topic's key is not one, in one sentence."""
-    try:
-        codec.decode(record)
-    except ValueError as error:
-        return str(error)
-    return "not a topic's record"

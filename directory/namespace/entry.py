@@ -206,10 +206,14 @@ class Codec(Protocol):
             ValueError: the bytes are not a record of ours.
         """
 
+    def look_like_topics(self, records: Sequence[bytes]) -> bool:
+        """Whether all of these are topics' records by their first bytes: so cheap that a load can
+        ask it of a million. If not, ``physical_names`` says which are.
+        """
+
     def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:
-        """The physical name of each topic's record, without making an entry of it: a million are
-        read so when a cluster is loaded. None where the record is not a topic's or cannot be read;
-        ``decode`` says why.
+        """The physical name of each topic's record, without making an entry of it. None where the
+        record is not a topic's or cannot be read; ``decode`` says why.
         """
 
 

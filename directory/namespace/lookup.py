@@ -112,12 +112,9 @@ def lookup(snapshot: Snapshot, relative: Segments, prefer: Kind | None = None) -
 
 
 def _missing(snapshot: Snapshot, node: Node, relative: Segments, depth: int) -> Found:
-    quarantined = snapshot.quarantined
-    if quarantined:
-        name = relative[depth]
-        kinds = (Kind.TOPIC, Kind.DIRECTORY) if depth == len(relative) - 1 else (Kind.DIRECTORY,)
-        for kind in kinds:
-            reason = quarantined.get(entry_key(node.entry_id, kind, name))
-            if reason is not None:
-                return Unreadable(relative[: depth + 1], reason)
+    kinds = (Kind.TOPIC, Kind.DIRECTORY) if depth == len(relative) - 1 else (Kind.DIRECTORY,)
+    for kind in kinds:
+        reason = snapshot.unreadable(entry_key(node.entry_id, kind, relative[depth]))
+        if reason:
+            return Unreadable(relative[: depth + 1], reason)
     return Missing(relative[:depth])

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from directory.namespace import applying, loading
-from directory.namespace.entry import DELETED_ID, ROOT_ID, Codec, Directory, Mount, Topic
-from directory.namespace.keys import directory_range, unify
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Codec, Directory, Kind, Mount, Topic
+from directory.namespace.keys import directory_range, entry_key, unify
+from directory.namespace.physical_index import Place
 from directory.namespace.tree import Container, Counts, Node, Tree
 from directory.store.base import Write
+from resolver.errors import Internal
 
 __all__ = ["Container", "Counts", "Located", "Node", "Snapshot"]
 
@@ -81,15 +83,24 @@ class Snapshot:
         """
         return self._tree.counts.get(directory_id, Counts())
 
+    def unreadable(self, key: bytes) -> str:
+        """Why the record at an entry's key is not in the tree; empty when there is none."""
+        return self._tree.unreadable.get(key, "")
+
     @property
     def quarantined(self) -> Mapping[bytes, str]:
         """Keys of what is in the store and not in the tree, with the reason. A directory's range as
         key stands for all that lies in a directory whose own record is missing or unreadable.
         """
-        if not self._tree.loose:
-            return self._tree.unreadable
-        every = dict(self._tree.unreadable)
-        for directory_id, contents in self._tree.loose.items():
+        tree = self._tree
+        if not tree.loose and not tree.physical.unreadable:
+            return tree.unreadable
+        every = dict(tree.unreadable)
+        for place, reason in tree.physical.unreadable.items():
+            record = self._record(*place)
+            if record is not None and self.codec.physical_names([record])[0] is None:
+                every[entry_key(place.parent_id, Kind.TOPIC, place.name)] = reason
+        for directory_id, contents in tree.loose.items():
             every[directory_range(directory_id)] = (
                 f"{len(contents.topics)} topics and {len(contents.containers)} other entries "
                 f"lie in directory {directory_id:x}, which has no readable record"
@@ -113,10 +124,19 @@ class Snapshot:
         return self._tree.nodes[ROOT_ID]
 
     def topic(self, parent_id: int, name: str) -> Topic | None:
-        """A topic, decoded."""
-        node = self._tree.nodes.get(parent_id)
-        record = None if node is None else node.topics.get(name)
-        return None if record is None else self._decoded(record)
+        """A topic, decoded.
+
+        Raises:
+            Internal: there is a record, and it turns out that it cannot be read.
+        """
+        record = self._record(parent_id, name)
+        if record is None:
+            return None
+        try:
+            # Loading and applying keep nothing else under a topic's key.
+            return cast("Topic", self.codec.decode(record))
+        except ValueError as error:
+            raise Internal(f"the record of topic {name} cannot be read: {error}") from None
 
     def container(self, parent_id: int, name: str) -> Container | None:
         """A directory, link or mount."""
@@ -150,28 +170,40 @@ class Snapshot:
         """Where the topic with this name in Kafka is. Of several (one removed, one new) the one
         that has a path.
         """
-        found: Located | None = None
-        for place in self._tree.physical.candidates(physical_name):
-            topic = self.topic(*place)
-            if topic is None or topic.physical_name != physical_name:
+        removed: Place | None = None
+        for found, place in self._named_like(physical_name):
+            if found != physical_name:
                 continue
             above = self.path_of(place.parent_id)
             if above is not None:
-                return Located(*place, topic, (*above, place.name))
-            found = found or Located(*place, topic, None)
-        return found
+                return self._located(place, (*above, place.name))
+            removed = removed or place
+        return None if removed is None else self._located(removed, None)
 
     def same_unified(self, physical_name: str) -> tuple[str, ...]:
         """The physical names in the tree that are this one but for ``.`` and ``_``, this one
         included if it is there, in order. Kafka refuses such pairs.
         """
+        return tuple(sorted({found for found, _ in self._named_like(physical_name)}))
+
+    def index_physical_names(self) -> None:
+        """Makes now what the first ``locate`` after a load would have to wait for: some two seconds
+        a million topics. It also reads every record, so that ``quarantined`` is complete.
+        """
+        self._tree.physical.prepare()
+
+    def _named_like(self, physical_name: str) -> Iterator[tuple[str, Place]]:
         unified = unify(physical_name)
-        names = set()
         for place in self._tree.physical.candidates(physical_name):
-            topic = self.topic(*place)
-            if topic is not None and unify(topic.physical_name) == unified:
-                names.add(topic.physical_name)
-        return tuple(sorted(names))
+            record = self._record(*place)
+            if record is not None:
+                (found,) = self.codec.physical_names([record])
+                if found is not None and unify(found) == unified:
+                    yield found, place
+
+    def _located(self, place: Place, relative: tuple[str, ...] | None) -> Located | None:
+        topic = self.topic(*place)
+        return None if topic is None else Located(*place, topic, relative)
 
     def mounts(self) -> Sequence[tuple[tuple[str, ...], Mount]]:
         """The mounts with their paths below this cluster's mount, in path order."""
@@ -199,6 +231,7 @@ class Snapshot:
                 return
             yield key, value
 
-    def _decoded(self, record: bytes) -> Topic:
-        # Loading and applying keep nothing else under a topic's key.
-        return cast("Topic", self.codec.decode(record))
+    def _record(self, parent_id: int, name: str) -> bytes | None:
+        # Of a topic, also of one whose directory has no readable record.
+        contents = self._tree.nodes.get(parent_id) or self._tree.loose.get(parent_id)
+        return None if contents is None else contents.topics.get(name)

@@ -6,17 +6,20 @@ writes, ``snapshot.py`` is how everybody else reads one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from string import ascii_letters, digits
 from typing import Final, NamedTuple
 
 import immutables
 
-from directory.namespace.entry import Directory, Kind, Link, Mount
-from directory.namespace.keys import entry_key
-from directory.namespace.physical_index import PhysicalIndex, Place
+from directory.namespace.entry import Codec, Directory, Kind, Link, Mount
+from directory.namespace.keys import EntryKey, entry_key, parse_entry_key
+from directory.namespace.physical_index import PhysicalIndex, Place, TopicsByDirectory
 from directory.namespace.sorted_map import SortedMap
 
 __all__ = [
+    "LEGAL",
     "NOTHING",
     "ROOT_KEY",
     "Container",
@@ -26,17 +29,34 @@ __all__ = [
     "Node",
     "Topics",
     "Tree",
+    "entry_place",
     "is_fact",
+    "physical_index_of",
 ]
 
 ROOT_KEY: Final = entry_key(0, Kind.DIRECTORY, "")
 """Where the root directory's own record is, if it has one: no other entry has an empty name."""
+
+LEGAL: Final = f"{ascii_letters}{digits}._-".encode()
+"""The bytes that names are made of."""
 
 _FACTS: Final = (b"f/", b"k/", b"l/", b"r/", b"x/")
 
 Container = Directory | Link | Mount
 Topics = SortedMap[str, bytes]
 Containers = SortedMap[str, Container]
+
+
+def entry_place(key: bytes) -> EntryKey:
+    """An entry's key taken apart, its name checked.
+
+    Raises:
+        ValueError: not the key of an entry that a path could name, in one sentence.
+    """
+    found = parse_entry_key(key)
+    if found.name.encode().translate(None, LEGAL):
+        raise ValueError(f"not a name: {found.name!r}")
+    return found
 
 
 def is_fact(key: bytes) -> bool:
@@ -104,3 +124,16 @@ class Tree:
     facts: SortedMap[bytes, bytes]
     unreadable: immutables.Map[bytes, str]
     """Keys whose records cannot be read, with the reason."""
+
+
+def physical_index_of(
+    codec: Codec, nodes: Mapping[int, Node], loose: Mapping[int, Contents]
+) -> PhysicalIndex:
+    """The index of all topics in these directories, made when it is first asked."""
+    sizes = (len(one.topics) for some in (nodes, loose) for one in some.values())
+
+    def topics() -> TopicsByDirectory:
+        for some in (nodes, loose):
+            yield from ((directory_id, one.topics) for directory_id, one in some.items())
+
+    return PhysicalIndex.of(codec, sum(sizes), topics)
