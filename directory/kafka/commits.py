@@ -6,7 +6,8 @@ Cuts what is too much for one transaction; refuses to decide what is committed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from directory.namespace.command import (
@@ -28,6 +29,8 @@ from resolver.errors import AlreadyExists, KdirError, LostRace, Unavailable
 from resolver.path import Path
 
 __all__ = ["Commits", "LeadershipLost", "TopicCommits", "WritesCommands", "Written"]
+
+_log = logging.getLogger(__name__)
 
 _STEPS_EACH: Final = 8
 """Guards and writes that one topic costs, at most about."""
@@ -129,7 +132,8 @@ class TopicCommits:
         def commit(batch: Sequence[TopicNews]) -> Sequence[str]:
             return self._execute(RecordTopics(news=tuple(batch))).notes
 
-        self._in_batches(news, commit)
+        for note in self._in_batches(news, commit, lambda one: one.path):
+            _log.error("not recorded: %s", note)
 
     def adopt(self, topics: Sequence[tuple[tuple[str, ...], Observed]]) -> Sequence[str]:
         """Take topics in; one sentence for each that was put elsewhere or left out.
@@ -141,7 +145,7 @@ class TopicCommits:
         def commit(batch: Sequence[tuple[tuple[str, ...], Observed]]) -> Sequence[str]:
             return self._execute(AdoptTopics(topics=tuple(batch))).notes
 
-        return self._in_batches(topics, commit)
+        return self._in_batches(topics, commit, lambda one: one[1].physical_name)
 
     def finish(self, name: str, entry_id: int) -> None:
         self._execute(FinishDelete(name=name, entry_id=entry_id))
@@ -201,10 +205,12 @@ class TopicCommits:
             raise
         return written.plan
 
-    def _in_batches(self, items: Sequence[_T], commit: _Commit[_T]) -> list[str]:
+    def _in_batches(
+        self, items: Sequence[_T], commit: _Commit[_T], name: Callable[[_T], object]
+    ) -> list[str]:
         notes: list[str] = []
         for start in range(0, len(items), self._batch):
-            notes += _halving(items[start : start + self._batch], commit)
+            notes += _halving(items[start : start + self._batch], commit, name)
         return notes
 
 
@@ -212,7 +218,7 @@ class _Commit(Protocol[_Item_contra]):
     def __call__(self, batch: Sequence[_Item_contra], /) -> Sequence[str]: ...
 
 
-def _halving(batch: Sequence[_T], commit: _Commit[_T]) -> list[str]:
+def _halving(batch: Sequence[_T], commit: _Commit[_T], name: Callable[[_T], object]) -> list[str]:
     """Commit a batch; where it is too much, or one of it makes the whole fail, in halves."""
     try:
         return list(commit(batch))
@@ -220,6 +226,8 @@ def _halving(batch: Sequence[_T], commit: _Commit[_T]) -> list[str]:
         raise
     except KdirError as reason:
         if len(batch) == 1:
-            return [f"{batch[0]}: {reason}"]
+            return [f"{name(batch[0])} is left out: {reason}"]
     middle = len(batch) // 2
-    return _halving(batch[:middle], commit) + _halving(batch[middle:], commit)
+    return [
+        note for half in (batch[:middle], batch[middle:]) for note in _halving(half, commit, name)
+    ]

@@ -225,8 +225,10 @@ class Reconciler:
             _log.warning("%s: another server is the reconciler by now", self._cluster)
             self._resign()
             return _ELECT_SECONDS
+        except NotReady:
+            return _STORE_SECONDS  # woken when it is loaded
         except (StoreAway, KdirError) as reason:
-            _log.info("%s: the reconciler waits: %s", self._cluster, reason)
+            _log.warning("%s: the reconciler waits: %s", self._cluster, reason)
             return _STORE_SECONDS
 
     def _lead(self) -> _Term | None:

@@ -1,0 +1,207 @@
+"""Adoption as an operator asks for it, and drift, as rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kdir.v1 import admin_pb2, entry_pb2
+
+from directory.kafka import adoption
+from directory.kafka.admin import Seen, Survey
+from directory.kafka.adoption import Adopted
+from directory.kafka.assembly import adoption_to_proto, drift_to_proto, rules_from_proto
+from directory.kafka.compare import Recorded
+from directory.kafka.drift import drift_of
+from directory.kafka.walk import count, recorded, recorded_at
+from directory.namespace.command import (
+    AdoptTopics,
+    CreateDirectory,
+    CreateLink,
+    CreateTopic,
+    Observed,
+    RecordTopics,
+    TopicNews,
+)
+from directory.namespace.entry import Policies, Provision, Topic
+from directory.namespace.mapping import MappingRule, split_on
+from resolver.errors import AlreadyExists
+from tests.trees import Cluster, path
+
+
+def survey(*names: str, letter: bytes = b"i") -> Survey:
+    return Survey("K", {name: Seen(name, letter * 16, 2, 1) for name in names})
+
+
+def adopted(cluster: Cluster, *names: str) -> None:
+    for name in names:
+        observed = Observed(
+            physical_name=name, topic_id=b"i" * 16, partitions=2, replication_factor=1
+        )
+        cluster.do(AdoptTopics(topics=(((name,), observed),)))
+
+
+def told(rows: list[Adopted]) -> dict[str, tuple[str, str]]:
+    return {row.physical_name: (row.action, str(row.path)) for row in rows}
+
+
+def became(cluster: Cluster, text: str, provision: Provision, **news: Any) -> None:
+    entry_id = cluster.topic(text).entry_id
+    learnt = TopicNews(path=path(text), entry_id=entry_id, provision=provision, **news)
+    cluster.do(RecordTopics(news=(learnt,)))
+
+
+class Committed:
+    """``TopicCommits``, as far as adoption goes."""
+
+    def __init__(self) -> None:
+        self.log: list[object] = []
+
+    def adopt(self, topics: list[tuple[tuple[str, ...], Observed]]) -> list[str]:
+        self.log.append(("adopt", [(one[0], one[1].physical_name) for one in topics]))
+        return []
+
+    def record(self, news: list[TopicNews]) -> None:
+        self.log.append(("record", [str(one.path) for one in news]))
+
+    def move(self, source: Any, target: Any) -> None:
+        if target.name == "taken":
+            raise AlreadyExists("something stands there")
+        self.log.append(("move", str(source), str(target)))
+
+
+def test_new_known_moved_and_taken_over_topics_are_told_apart_and_done_so() -> None:
+    cluster = Cluster("/la")
+    adopted(cluster, "x.a", "x.taken", "known")
+    cluster.do(CreateTopic(path=path("/la/there")), creates_in_kafka=True)
+    became(cluster, "/la/there", Provision.FAILED)
+    rows = adoption.plan(
+        (MappingRule.of("x.*", split_on="."),),
+        survey("x.a", "x.taken", "known", "there", "new", "__consumer_offsets"),
+        cluster.snapshot,
+        cluster.mount,
+        remap=True,
+    )
+    assert told(rows) == {
+        "__consumer_offsets": ("ignore", "None"),
+        "known": ("keep", "/la/known"),
+        "new": ("flat", "/la/new"),
+        "there": ("adopt", "/la/there"),
+        "x.a": ("move", "/la/x/a"),
+        "x.taken": ("move", "/la/x/taken"),
+    }
+    commits = Committed()
+    done = told(adoption.carry_out(rows, commits))  # type: ignore[arg-type]
+    assert commits.log == [
+        ("adopt", [(("new",), "new")]),
+        ("record", ["/la/there"]),
+        ("move", "/la/x.a", "/la/x/a"),
+    ]
+    assert done["x.taken"] == ("keep", "/la/x.taken"), "it stays where it was"
+    assert done["x.a"] == ("move", "/la/x/a")
+
+
+def test_kafkas_own_and_half_made_topics_have_no_row() -> None:
+    cluster = Cluster("/la")
+    shown = {
+        "own": Seen("own", b"i" * 16, 1, 1, internal=True),
+        "half": Seen("half", b"", 0, 0),
+    }
+    rows = adoption.plan((), Survey("K", shown), cluster.snapshot, cluster.mount, remap=False)
+    assert rows == []
+
+
+def test_a_replaced_topic_takes_the_new_id_when_an_operator_adopts() -> None:
+    cluster = Cluster("/la")
+    adopted(cluster, "t")
+    became(cluster, "/la/t", Provision.REPLACED)
+    (row,) = adoption.plan(
+        (), survey("t", letter=b"n"), cluster.snapshot, cluster.mount, remap=False
+    )
+    assert (row.action, row.message) == (
+        "adopt",
+        "it was replaced in Kafka; the entry takes the new topic id",
+    )
+    assert isinstance(row.step, adoption.TakeOver)
+    assert row.step.news.topic_id == b"n" * 16
+    assert row.step.news.provision is Provision.ACTIVE
+
+
+def topic(**fields: Any) -> Recorded:
+    values: dict[str, Any] = {
+        "entry_id": 9,
+        "physical_name": "t",
+        "topic_id": b"i" * 16,
+        "partitions": 2,
+        "replication_factor": 1,
+        "provision": Provision.ACTIVE,
+        "policies": Policies(topic_config={"a": "1"}),
+    }
+    return Recorded(path("/la/t"), Topic(**(values | fields)))
+
+
+def test_drift_by_state() -> None:
+    (row,) = drift_of(topic())
+    assert (row.field, row.wanted, row.found) == ("config[a]", "1", "(default)")
+    (row,) = drift_of(topic(provision=Provision.MISSING))
+    assert (row.field, row.found) == ("topic_id", "(missing)")
+    (row,) = drift_of(topic(provision=Provision.REPLACED))
+    assert row.found == "(another)"
+    (row,) = drift_of(topic(provision=Provision.REPLACED), survey("t", letter=b"n"))
+    assert row.found == "bm5ubm5ubm5ubm5ubm5ubg"
+    assert drift_of(topic(provision=Provision.PENDING)) == []
+    assert drift_of(topic(provision=Provision.FAILED)) == []
+    grown = drift_of(topic(policies=Policies(partitions=4)), survey("t"))
+    assert [(one.field, one.wanted, one.found) for one in grown] == [("partitions", "4", "2")]
+
+
+def test_topics_are_walked_and_counted_in_every_directory_and_in_none_that_was_removed() -> None:
+    from directory.namespace.command import DeleteEntry
+    from directory.namespace.entry import Kind
+
+    cluster = Cluster("/la")
+    cluster.do(CreateDirectory(path=path("/la/d/e"), make_parents=True))
+    cluster.do(CreateLink(path=path("/la/l"), targets=(path("/ny"),)))
+    for text in ("/la/a", "/la/d", "/la/d/b", "/la/d/e/c", "/la/d/e/gone"):
+        cluster.do(CreateTopic(path=path(text)), creates_in_kafka=True)
+    for text in ("/la/a", "/la/d/b", "/la/d/e/gone"):
+        became(cluster, text, Provision.ACTIVE, topic_id=b"i" * 16, drift_count=2)
+    became(cluster, "/la/a", Provision.MISSING)
+    cluster.do(DeleteEntry(path=path("/la/d/e/gone")), deletes_in_kafka=True)
+
+    def below(text: str) -> list[str]:
+        found = recorded_at(cluster.snapshot, cluster.mount, path(text))
+        return sorted(str(one.path) for one in found)
+
+    everything = ["/la/a", "/la/d", "/la/d/b", "/la/d/e/c"]
+    assert sorted(str(one.path) for one in recorded(cluster.snapshot, cluster.mount)) == everything
+    assert below("/la") == everything
+    assert below("/la/d") == ["/la/d", "/la/d/b", "/la/d/e/c"]
+    assert below("/la/a") == ["/la/a"]
+    assert below("/la/none/x") == []
+    census = count(cluster.snapshot, cluster.mount)
+    assert (census.pending, census.missing, census.drifting) == (3, 1, 2)
+    cluster.do(DeleteEntry(path=path("/la/d"), kind=Kind.DIRECTORY, recursive=True))
+    assert below("/la") == ["/la/a", "/la/d"]
+
+
+def test_rows_and_rules_cross_the_wire() -> None:
+    (rule,) = rules_from_proto(
+        [admin_pb2.MappingRule(match="a.*", split_on=".", into="x/y", strip_prefix="a.")]
+    )
+    assert (rule.match.text, rule.split_on, rule.into, rule.strip_prefix, rule.ignore) == (
+        "a.*",
+        ".",
+        ("x", "y"),
+        "a.",
+        False,
+    )
+    assert split_on("") == ()
+    sent = adoption_to_proto(Adopted("p", path("/la/p"), 2, "move", "why"))
+    assert sent == admin_pb2.Adoption(
+        physical_name="p", path="/la/p", rule=2, action="move", message="why"
+    )
+    assert adoption_to_proto(Adopted("p", None, 0, "ignore")).path == ""
+    (row,) = drift_of(topic())
+    drift = drift_to_proto(row)
+    assert drift.provision == entry_pb2.PROVISION_ACTIVE
+    assert (drift.path, drift.physical_name, drift.field) == ("/la/t", "t", "config[a]")
