@@ -1,0 +1,197 @@
+"""The demo's servers: three Kafka brokers and six directories, each a process that outlives us.
+
+It starts, kills and ends them by what it recorded in the demo's folder, never by name; what is in
+them is the story's business.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from deploy.demo import topics
+from deploy.local.directory import DirectoryProcess
+from deploy.local.kafka import KafkaBroker
+from deploy.local.ports import free_port
+from deploy.local.process import is_recorded, stop_recorded
+
+__all__ = ["CLUSTERS", "Federation", "locked", "recorded", "running", "take_down", "variable"]
+
+CLUSTERS = {
+    "root": "/",
+    "la": "/la",
+    "ny": "/ny",
+    "la-tracking": "/la/tracking",
+    "la-metrics": "/la/metrics",
+    "ny-tracking": "/ny/tracking",
+}
+"""Where each cluster's tree hangs, parents first."""
+_PROGRAMS = Path(sys.executable).parent
+"""Where ``kdir`` and the right ``python`` are: not resolved, it is a virtual environment's."""
+SITE_LINKS = {"la": "/la/tracking", "ny": "/ny/tracking"}
+"""What `/tracking` means at the directories of each site."""
+
+_KAFKA: dict[str, dict[str, Any]] = {
+    # The only one where kdir may make topics; it observes the others.
+    "la-tracking": {"split_on": ".", "ceiling": ["create"]},
+    "la-metrics": {"split_on": "."},
+    "ny-tracking": {"split_on": "."},
+}
+
+
+def variable(cluster: str) -> str:
+    """The shell variable with the address of a cluster's directory: `LA_TRACKING`."""
+    return cluster.upper().replace("-", "_")
+
+
+class Federation:
+    """The servers of the demo below ``home``; nothing runs until it is started."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.brokers = {
+            name: KafkaBroker(home / "kafka" / name, detached=True) for name in topics.SEEDS
+        }
+        self.directories: dict[str, DirectoryProcess] = {}
+
+    def start_brokers(self) -> None:
+        """Start the brokers together, and make the topics that were there before kdir."""
+
+        def start(name: str) -> None:
+            self.brokers[name].start()
+            topics.make(self.brokers[name].bootstrap, topics.SEEDS[name])
+
+        _each(start, self.brokers)
+
+    def start_directories(self) -> None:
+        """Start the directory servers together; each is bound when this returns."""
+        # Only now: the brokers hold their ports, so that none of these is one of theirs.
+        ports: dict[str, int] = {}
+        for name in CLUSTERS:
+            while (port := free_port()) in ports.values():
+                pass
+            ports[name] = port
+        for name, mount in CLUSTERS.items():
+            self.directories[name] = DirectoryProcess(
+                self.home / "directories" / name,
+                mount,
+                self._settings(name, ports),
+                port=ports[name],
+                detached=True,
+            )
+        self.restart(*CLUSTERS)
+
+    def _settings(self, name: str, ports: dict[str, int]) -> dict[str, Any]:
+        settings: dict[str, Any] = {}
+        site = name.partition("-")[0]
+        if name != "root":
+            above = CLUSTERS[name].rpartition("/")[0].strip("/") or "root"
+            settings["parent"] = [f"127.0.0.1:{ports[above]}"]
+        if site in SITE_LINKS:
+            settings["site"] = site
+        if name in self.brokers:
+            settings["kafka"] = {
+                "bootstrap": [self.brokers[name].bootstrap],
+                "sweep_seconds": 2,
+                **_KAFKA[name],
+            }
+        if site in SITE_LINKS:
+            settings["links"] = {"/tracking": SITE_LINKS[site]}
+        return settings
+
+    def restart(self, *names: str) -> None:
+        """Start directory servers again, on their ports and stores."""
+        _each(lambda name: self.directories[name].start(), names)
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL to directory servers: no goodbye to parents and children."""
+        for name in names:
+            self.directories[name].kill()
+
+    def variables(self) -> dict[str, str]:
+        """What the demo's command lines, and its user's, find in the environment.
+
+        ``KDIR_AT`` is what somebody at the site la would have set.
+        """
+        found = {f"{variable(name)}_KAFKA": one.bootstrap for name, one in self.brokers.items()}
+        found |= {variable(name): one.address for name, one in self.directories.items()}
+        if self.directories:
+            found["KDIR_AT"] = f"{found['LA']},{found['LA_TRACKING']}"
+        return found | {
+            "DEMO": str(self.home),
+            "KDIR_INDEX": str(self.home / "index"),
+            "PATH": f"{_PROGRAMS}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def write_environment(self) -> Path:
+        """Write the variables for `. FILE` in any POSIX shell."""
+        file = self.home / "env"
+        variables = self.variables()
+        del variables["PATH"]  # the reader's own, plus ours
+        lines = [f"export {name}='{value}'" for name, value in variables.items()]
+        file.write_text("\n".join([*lines, f"export PATH='{_PROGRAMS}':\"$PATH\""]) + "\n")
+        return file
+
+
+def _each(act: Callable[[str], object], names: Iterable[str]) -> None:
+    """Act on all at once; the first error counts, when all have ended."""
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(act, name) for name in names]:
+            done.result()
+
+
+# -- what runs, by the records in the demo's folder ------------------------------------------------
+
+
+def recorded(home: Path) -> list[Path]:
+    """The records of the servers that were started and not ended: directories, then brokers."""
+    return sorted(home.glob("directories/*/*.pid")) + sorted(home.glob("kafka/*/*.pid"))
+
+
+def running(home: Path) -> list[str]:
+    """The names of the servers that run."""
+    return [record.parent.name for record in recorded(home) if is_recorded(record)]
+
+
+def take_down(home: Path) -> int:
+    """End what runs of the demo, directories before brokers; returns how many that were."""
+    ended = 0
+    for kind in ("directories", "kafka"):
+        records = list(home.glob(f"{kind}/*/*.pid"))
+        with ThreadPoolExecutor() as pool:
+            ended += sum(pool.map(stop_recorded, records))
+    return ended
+
+
+def remove(home: Path) -> None:
+    """Remove the demo's data; the folder itself keeps its lock."""
+    for place in home.iterdir():
+        if place.name != "lock":
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+
+
+@contextmanager
+def locked(home: Path, wait_seconds: float = 0) -> Iterator[bool]:
+    """Hold the demo's folder; gives whether that was to be had. The kernel lets go of the dead."""
+    home.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + wait_seconds
+    with (home / "lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    yield False
+                    return
+                time.sleep(0.1)
+            else:
+                yield True
+                return
