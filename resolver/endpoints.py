@@ -21,7 +21,7 @@ __all__ = ["AllowList", "Endpoint", "Health", "parse_endpoint", "parse_servers"]
 
 _NAME = re.compile(
     r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
-    r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.?",
+    r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.?",
     re.ASCII | re.IGNORECASE,
 )
 _V4 = re.compile(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}", re.ASCII)

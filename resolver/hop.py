@@ -113,7 +113,7 @@ class Hop:
         last = next(error for trouble, error in self.troubles if trouble is worst)
         match worst:
             case Trouble.NOT_READY if not isinstance(last, errors.TokenFromFuture):
-                message = f"{self.named} is not ready: {last.message}"
+                message = f"{self.named}: not ready: {last.message}"
                 return errors.NotReady(message, metadata=facts)
             case Trouble.UNREACHABLE:
                 message = f"{self.named}: no server answered: {last.message}"

@@ -94,10 +94,16 @@ class MemoryDirectory:
         self._resolvers: list[Resolver] = []
 
     def cluster(self, mount: str, name: str = "", *, bootstrap_servers: str = "") -> str:
-        """Mount a cluster; its server's endpoint. Its parent is the nearest one above it."""
+        """Mount a cluster; its server's endpoint. Its parent is the nearest one above it.
+
+        ``name`` is by default the mount, joined by ``-``.
+        """
         path = Path.parse(mount)
+        name = name or "-".join(path.segments) or "root"
+        if path in self._clusters or self.named(name) is not None:
+            raise ValueError(f"cluster {name} at {path}: there is one already")
         endpoint = f"127.0.0.1:{20_000 + len(self._clusters)}"
-        cluster = _Cluster(self, path, name or path.name or "root", endpoint, bootstrap_servers)
+        cluster = _Cluster(self, path, name, endpoint, bootstrap_servers)
         self._clusters[path] = cluster
         self.transport.serve(endpoint, cluster.answer)
         return endpoint
