@@ -281,21 +281,41 @@ class _Walk:
         ]
 
     def result(self) -> Census:
-        """What was found; a cluster whose parent disagrees with it counts as silent."""
-        known = {
-            cluster_id: Silent(cluster_id, target.cluster, mount, self._why(cluster_id))
+        """What was found, as far as the owners of the mounts, where they answered, agree.
+
+        Whom an owner does not list is not of the tree, whatever older tables or it itself say; whom
+        it lists at another place would be read under wrong paths, and counts as silent.
+        """
+        silent: dict[str, Silent] = {}
+        for cluster_id, mount in self._unanswered():
+            owner = Census(self.started_at, self.answered, silent).owner_of(mount)
+            if owner is None or cluster_id in owner.mounts.values():
+                name = self.targets[cluster_id].cluster
+                silent[cluster_id] = Silent(cluster_id, name, mount, self._why(cluster_id))
+        answered: dict[str, Answered] = {}
+        first = Census(self.started_at, self.answered, dict(silent))
+        for cluster_id, one in self.answered.items():
+            owner = first.owner_of(one.mount)
+            if owner is None or owner.mounts.get(one.state.mount) == cluster_id:
+                answered[cluster_id] = one
+                continue
+            for place, listed in owner.mounts.items():
+                if listed == cluster_id:
+                    reason = (
+                        f"believes to be mounted at {one.mount}; {owner.state.cluster} says that "
+                        f"it is mounted at {place}"
+                    )
+                    silent[cluster_id] = Silent(cluster_id, one.state.cluster, one.mount, reason)
+        return Census(self.started_at, answered, silent)
+
+    def _unanswered(self) -> list[tuple[str, Path]]:
+        """Those who are known by name only, from the top of the tree down."""
+        known = [
+            (cluster_id, mount)
             for cluster_id, target in self.targets.items()
             if cluster_id not in self.answered and (mount := _path(target.mount)) is not None
-        }
-        first = Census(self.started_at, self.answered, known)
-        answered: dict[str, Answered] = {}
-        for cluster_id, one in self.answered.items():
-            reason = _disagreement(one, first)
-            if reason:
-                known[cluster_id] = Silent(cluster_id, one.state.cluster, one.mount, reason)
-            else:
-                answered[cluster_id] = one
-        return Census(self.started_at, answered, known)
+        ]
+        return sorted(known, key=lambda pair: len(pair[1]))
 
     def _why(self, cluster_id: str) -> str:
         error = self.failed.get(cluster_id)
@@ -341,18 +361,6 @@ def _target(row: federation_pb2.MountRow) -> _Target:
     return _Target(
         tuple(row.endpoints), row.cluster_id, row.cluster, row.mount, row.epoch, row.age_seconds
     )
-
-
-def _disagreement(one: Answered, census: Census) -> str:
-    """Why the cluster's rows would have wrong paths: only a parent says where a child hangs."""
-    owner = census.owner_of(one.mount)
-    if owner is None or owner.mounts.get(one.state.mount) == one.state.cluster_id:
-        return ""
-    elsewhere = [
-        mount for mount, cluster_id in owner.mounts.items() if cluster_id == one.state.cluster_id
-    ]
-    said = f"mounted at {elsewhere[0]}" if elsewhere else "not mounted"
-    return f"believes to be mounted at {one.mount}; {owner.state.cluster} says that it is {said}"
 
 
 def _listener(listener: entry_pb2.Listener) -> Listener:

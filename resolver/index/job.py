@@ -87,7 +87,7 @@ def build(
     """
     require("pyarrow", "deltalake")
     began = time.monotonic()
-    index = IndexTable(table)
+    index = IndexTable.at(table)
     before = index.load()
     census = take_census(servers, ask_seconds=ask_seconds, clock=clock)
     unchanged, changed = _sorted_out(census, before, full=full)

@@ -199,10 +199,10 @@ def snapshot(table: str, as_of: str | date | datetime | None = None) -> Snapshot
     require("pyarrow", "deltalake", "duckdb")
     from deltalake import DeltaTable
 
-    index = IndexTable(table)
+    index = IndexTable.at(table)
     opened = index.open()
     if as_of is not None:
-        opened = DeltaTable(table, version=_version_at(opened, table, moment_of(as_of)))
+        opened = DeltaTable(index.location, version=_version_at(opened, table, moment_of(as_of)))
     return Snapshot(index, opened, clusters_of(opened))
 
 

@@ -109,6 +109,11 @@ class IndexTable:
 
     location: str
 
+    @classmethod
+    def at(cls, location: str) -> IndexTable:
+        """The table there; a relative folder is one of this process, and not of a worker's."""
+        return cls(location if "://" in location else str(FilePath(location).absolute()))
+
     @property
     def folder(self) -> FilePath | None:
         """The table's folder; None where it is a URL."""

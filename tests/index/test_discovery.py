@@ -114,6 +114,20 @@ def test_a_cluster_that_disagrees_with_its_parent_about_its_mount_is_silent(
     assert "/ny/tracks" in reason
 
 
+@pytest.mark.parametrize("down", [True, False])
+def test_whom_its_owner_does_not_list_is_not_of_the_tree(
+    tree: dict[str, FakeCluster], down: bool
+) -> None:
+    del tree["/ny"].children["/ny/tracking"], tree["/ny"].known["/ny/tracking"]
+    assert "/ny/tracking" in tree["/la"].known  # others still have it in the table handed down
+    if down:
+        tree["/ny/tracking"].stop()
+    census = take_census([tree["/"].endpoint])
+    assert found(census) == (set(TREE) - {"/ny/tracking"}, set())
+    tree["/ny"].stop()  # and nobody else's word counts
+    assert "/ny/tracking" in set().union(*found(take_census([tree["/"].endpoint])))
+
+
 def test_an_unmounted_and_a_loading_cluster_say_so(tree: dict[str, FakeCluster]) -> None:
     tree["/la/metrics"].unmounted = True
     tree["/ny"].state = admin_pb2.REPLICA_STATE_LOADING
