@@ -105,6 +105,8 @@ class ProtoCodec:
             return False
 
     def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:
+        if len(records) == 1:
+            return [_physical_name(records[0])]
         try:
             # As one message's repeated field 2: parsed at once in a third of the time.
             joined = b"".join([_HEADS[len(record)] + record for record in records])

@@ -11,11 +11,13 @@ from typing import NamedTuple
 from directory.namespace.entry import Directory, Kind, Link, Mount
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Node, Snapshot
+from resolver.path import Path
 
 __all__ = [
     "DirectoryAt",
     "Found",
     "LinkAt",
+    "Lookups",
     "Missing",
     "MountAt",
     "TopicAt",
@@ -92,29 +94,77 @@ def lookup(snapshot: Snapshot, relative: Segments, prefer: Kind | None = None) -
     node = snapshot.root
     if not relative:
         return DirectoryAt(relative, node)
-    last = len(relative) - 1
-    for depth, name in enumerate(relative):
+    for depth, name in enumerate(relative[:-1], start=1):
         container = node.containers.get(name)
-        if depth == last:
-            record = node.topics.get(name)
-            wants_topic = container is None or prefer is None or prefer is Kind.TOPIC
-            if record is not None and wants_topic:
-                return TopicAt(relative, node.entry_id, record, container is not None)
-        if container is None:
-            return _missing(snapshot, node, relative, depth)
         if isinstance(container, Directory):
             node = snapshot.nodes[container.entry_id]
-        elif isinstance(container, Link):
-            return LinkAt(relative[: depth + 1], container, relative[depth + 1 :])
+        elif container is None:
+            return _missing(snapshot, node, relative, depth)
         else:
-            return MountAt(relative[: depth + 1], container, relative[depth + 1 :])
-    return DirectoryAt(relative, node)
+            return _leaving(container, relative, depth)
+    name = relative[-1]
+    record = node.topics.get(name)
+    container = node.containers.get(name)
+    if record is not None and (container is None or prefer is None or prefer is Kind.TOPIC):
+        return TopicAt(relative, node.entry_id, record, container is not None)
+    if isinstance(container, Directory):
+        return DirectoryAt(relative, snapshot.nodes[container.entry_id])
+    if container is None:
+        return _missing(snapshot, node, relative, len(relative))
+    return _leaving(container, relative, len(relative))
+
+
+class Lookups:
+    """Many lookups in one snapshot, of paths as callers write them.
+
+    The directory above a path is found once and then known by its text, so that a thousand paths
+    of a few directories cost some 1 µs each, their checking included. For one batch, one thread.
+    """
+
+    def __init__(self, snapshot: Snapshot, mount: Path, prefer: Kind | None = None) -> None:
+        self._snapshot = snapshot
+        self._mount = mount
+        self._prefer = prefer
+        self._topic_first = prefer is None or prefer is Kind.TOPIC
+        self._above: dict[str, tuple[Segments, Node]] = {}
+
+    def find(self, text: str) -> Found | None:
+        """What stands at an absolute path; None when it is not at or below the mount.
+
+        Raises:
+            InvalidPath: as ``Path.parse``.
+        """
+        above, _, name = text.rpartition("/")
+        known = self._above.get(above)
+        if known is not None:
+            segments, node = known
+            record = node.topics.get(name)
+            # Whatever stands there has a legal name, and so the text was a canonical path.
+            if record is not None:
+                container_too = bool(node.containers) and name in node.containers
+                if self._topic_first or not container_too:
+                    return TopicAt((*segments, name), node.entry_id, record, container_too)
+        path = Path.parse(text)
+        if not self._mount.is_prefix_of(path):
+            return None
+        relative = path.below(self._mount)
+        found = lookup(self._snapshot, relative, self._prefer)
+        if isinstance(found, TopicAt):
+            self._above[above] = relative[:-1], self._snapshot.nodes[found.parent_id]
+        return found
+
+
+def _leaving(container: Link | Mount, relative: Segments, depth: int) -> LinkAt | MountAt:
+    if isinstance(container, Link):
+        return LinkAt(relative[:depth], container, relative[depth:])
+    return MountAt(relative[:depth], container, relative[depth:])
 
 
 def _missing(snapshot: Snapshot, node: Node, relative: Segments, depth: int) -> Found:
-    kinds = (Kind.TOPIC, Kind.DIRECTORY) if depth == len(relative) - 1 else (Kind.DIRECTORY,)
+    # `depth` segments lead to what is not there.
+    kinds = (Kind.TOPIC, Kind.DIRECTORY) if depth == len(relative) else (Kind.DIRECTORY,)
     for kind in kinds:
-        reason = snapshot.unreadable(entry_key(node.entry_id, kind, relative[depth]))
+        reason = snapshot.unreadable(entry_key(node.entry_id, kind, relative[depth - 1]))
         if reason:
-            return Unreadable(relative[: depth + 1], reason)
-    return Missing(relative[:depth])
+            return Unreadable(relative[:depth], reason)
+    return Missing(relative[: depth - 1])

@@ -26,9 +26,9 @@ TopicsByDirectory = Iterable[tuple[int, SortedMap[str, bytes]]]
 
 _HASH: Final = 0x3FFF_FFFF
 """Thirty bits of a hash: of so small integers a million are sorted in a quarter of a second."""
-_TABLE: Final = 32_768
-"""So many names a table: one that fits the processor's cache is sorted in a third of the time."""
-_MOST_TABLES: Final = 32
+_TABLE: Final = 65_536
+"""So many names a table: one that fits the processor's cache is sorted in half the time."""
+_MOST_TABLES: Final = 16
 _LOOSE: Final = 4096
 """So many new names are no reason for a new base, however small the old one is."""
 

@@ -31,15 +31,21 @@ class Located(NamedTuple):
 
 
 class Snapshot:
-    """The tree of one cluster at one revision. Safe to read from any thread."""
+    """The tree of one cluster at one revision. Safe to read from any thread.
 
-    __slots__ = ("_tree", "codec", "incarnation", "revision")
+    ``root`` is the node of the directory at the mount point, ``nodes`` all of them by id.
+    """
+
+    __slots__ = ("_tree", "codec", "incarnation", "nodes", "revision", "root")
 
     def __init__(self, codec: Codec, incarnation: str, revision: int, tree: Tree) -> None:
         self.codec = codec
         self.incarnation = incarnation
         self.revision = revision
         self._tree = tree
+        # Plain attributes, not properties: every lookup begins with them.
+        self.nodes: Mapping[int, Node] = tree.nodes
+        self.root: Node = tree.nodes[ROOT_ID]
 
     @classmethod
     def empty(cls, codec: Codec, incarnation: str = "") -> Snapshot:
@@ -112,16 +118,6 @@ class Snapshot:
     def node(self, directory_id: int) -> Node | None:
         """A directory and what stands in it; ``ROOT_ID`` and ``DELETED_ID`` always exist."""
         return self._tree.nodes.get(directory_id)
-
-    @property
-    def nodes(self) -> Mapping[int, Node]:
-        """All directories, by id: ``node`` for who goes from one to the next."""
-        return self._tree.nodes
-
-    @property
-    def root(self) -> Node:
-        """The directory at the mount point."""
-        return self._tree.nodes[ROOT_ID]
 
     def topic(self, parent_id: int, name: str) -> Topic | None:
         """A topic, decoded.

@@ -12,6 +12,7 @@ from directory.namespace.lookup import (
     DirectoryAt,
     Found,
     LinkAt,
+    Lookups,
     Missing,
     MountAt,
     TopicAt,
@@ -20,6 +21,7 @@ from directory.namespace.lookup import (
 )
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write
+from resolver.path import Path
 from tests.properties.namespace.trees import (
     CODEC,
     Model,
@@ -49,6 +51,9 @@ class Machine(RuleBasedStateMachine):
         self.revision = 0
         self.next_id = 100
         self.versions: list[tuple[Snapshot, dict[bytes, bytes]]] = []
+
+    def teardown(self) -> None:
+        self.check_model(self.model.load(page_size=1000))
 
     def new_id(self) -> int:
         self.next_id += 1
@@ -203,7 +208,6 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def agrees_with_the_model(self) -> None:
         self.check_model(self.snapshot)
-        self.check_model(self.model.load(page_size=1000))
 
     def check_model(self, snapshot: Snapshot) -> None:
         model = self.model
@@ -244,10 +248,18 @@ class Machine(RuleBasedStateMachine):
             one for one in sorted(model.rows.items()) if one[0].startswith(b"f/")
         ]
         assert snapshot.fact(b"p/p") is None
+        lookups = {
+            prefer: Lookups(snapshot, Path.parse("/m"), prefer)
+            for prefer in (None, Kind.TOPIC, Kind.DIRECTORY)
+        }
         for path in below_root:
             for asked in (path, (*path, "a")):
                 for prefer in (None, Kind.TOPIC, Kind.DIRECTORY):
-                    check_lookup(model, asked, prefer, lookup(snapshot, asked, prefer))
+                    found = lookup(snapshot, asked, prefer)
+                    check_lookup(model, asked, prefer, found)
+                    assert lookups[prefer].find("/m/" + "/".join(asked)) == found
+        assert lookups[None].find("/m") == lookup(snapshot, ())
+        assert lookups[None].find("/mm/a") is None
 
     @precondition(lambda self: len(self.versions) > 10)
     @invariant()
@@ -287,4 +299,4 @@ def check_lookup(model: Model, path: Segments, prefer: Kind | None, found: Found
 
 
 TestSnapshot = Machine.TestCase
-TestSnapshot.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestSnapshot.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
