@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from directory.codec import ProtoCodec
 from directory.kafka import walk
-from directory.kafka.admin import ConfluentAdmin, Done, KafkaAdmin, Seen, Wish
+from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.contract import Done, KafkaAdmin, Seen, Wish
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.reconciler import Reconciler
 from directory.kafka.settings import KafkaSettings

@@ -13,28 +13,25 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from directory.kafka.contract import (
+    AlreadySo,
+    Done,
+    Outcome,
+    Refused,
+    Seen,
+    Survey,
+    Unknown,
+    Wish,
+)
 from resolver.errors import KafkaRefused, KafkaUnavailable
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
-__all__ = [
-    "AlreadySo",
-    "ConfluentAdmin",
-    "Done",
-    "KafkaAdmin",
-    "Outcome",
-    "Refused",
-    "Seen",
-    "Survey",
-    "Unknown",
-    "Wish",
-]
+__all__ = ["ConfluentAdmin"]
 
 _BATCH: Final = 2_000
 """Names of one request: bounds the memory of an answer and the time that a broker gives to it."""
@@ -53,101 +50,12 @@ _INVALID_TOPIC: Final = 17
 _TOPIC_DENIED: Final = 29
 _TOPIC_EXISTS: Final = 36
 _ABSENT: Final = frozenset({_UNKNOWN_TOPIC, _INVALID_TOPIC})
-# Those after which nobody can say whether the request had an effect, or which pass by themselves.
-_PASSING: Final = frozenset({5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 72, 89, 129, -1})
+# Those after which nobody can say whether the request had an effect, or which pass by themselves:
+# an unknown server error, no leader, not the leader, timed out, broker or replica or network not
+# there, coordinators that load or move, too few replicas, not the controller, throttled.
+_PASSING: Final = frozenset({-1, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 89})
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A topic as metadata shows it."""
-
-    name: str
-    topic_id: bytes
-    """16 bytes (KIP-516); empty where Kafka did not say (brokers before 2.8, or in a race)."""
-    partitions: int
-    """0 while Kafka cannot say, right after the topic was made."""
-    replication_factor: int
-    """Of the partition that has fewest: a reassignment shows more for a while."""
-    internal: bool = False
-    """Kafka's own: consumer offsets, transaction state and the like."""
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """All topics that Kafka shows, at about one moment."""
-
-    cluster_id: str
-    topics: Mapping[str, Seen]
-    """By name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A topic to be made. 0 partitions or replicas: the broker's default (KIP-464)."""
-
-    name: str
-    partitions: int = 0
-    replication_factor: int = 0
-    config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Kafka did it."""
-
-
-@dataclass(frozen=True, slots=True)
-class AlreadySo:
-    """There was nothing to do: the topic is there already (create), or is not there (delete)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Kafka said no; the same again gets the same answer."""
-
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """No answer, or one that passes by itself: it may have happened, or may happen later."""
-
-    words: str
-
-
-Outcome = Done | AlreadySo | Refused | Unknown
-
-
-class KafkaAdmin(Protocol):
-    """What the reconciler needs of Kafka. Used by one thread.
-
-    ``survey``, ``describe`` and ``configs`` need only DESCRIBE and DESCRIBE_CONFIGS. All raise
-    ``KafkaUnavailable`` when no broker answers in time, and ``KafkaRefused`` when the cluster
-    refuses the request as a whole.
-    """
-
-    def cluster_id(self) -> str:
-        """Kafka's own id of the cluster that answers now."""
-
-    def survey(self) -> Survey:
-        """Everything that metadata shows to us."""
-
-    def describe(self, names: Sequence[str]) -> Mapping[str, Seen | Refused]:
-        """These topics, asked anew; a name that does not exist is left out."""
-
-    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
-        """The configs that were set on each topic itself; a topic that is gone is left out."""
-
-    def create(self, wishes: Sequence[Wish]) -> Mapping[str, Outcome]:
-        """Makes topics; each has its own outcome, under its name."""
-
-    def delete(self, names: Sequence[str]) -> Mapping[str, Outcome]:
-        """Deletes topics; each has its own outcome. The caller has compared their ids."""
-
-    def close(self) -> None:
-        """Ends all connections; the next call opens new ones."""
 
 
 class ConfluentAdmin:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from directory.kafka.admin import Seen, Survey
 from directory.kafka.commits import TopicCommits
+from directory.kafka.contract import Seen, Survey
 from directory.namespace.command import Observed, TopicNews
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.mapping import Action, Adoption, MappingRule, plan_adoption

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from directory.kafka.admin import Seen, Survey
+from directory.kafka.contract import Seen, Survey
 from directory.namespace.command import TopicNews
 from directory.namespace.entry import Provision, Topic
 from resolver.path import Path

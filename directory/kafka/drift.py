@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from directory.kafka.admin import Survey
 from directory.kafka.compare import Recorded, differences, show_id
+from directory.kafka.contract import Survey
 from directory.namespace.entry import Provision
 from resolver.path import Path
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from directory.kafka import walk
-from directory.kafka.admin import (
+from directory.kafka.commits import Commits
+from directory.kafka.compare import Recorded, show_id
+from directory.kafka.contract import (
     AlreadySo,
     Done,
     KafkaAdmin,
@@ -23,8 +25,6 @@ from directory.kafka.admin import (
     Unknown,
     Wish,
 )
-from directory.kafka.commits import Commits
-from directory.kafka.compare import Recorded, show_id
 from directory.kafka.settings import CREATE, DELETE
 from directory.kafka.walk import Doomed
 from directory.namespace.command import TopicNews
@@ -168,10 +168,17 @@ class Provisioner:
                     refused.append((one, words))
                 case Unknown(words):
                     _log.warning("create %s: %s; it is tried again", one.topic.physical_name, words)
+                    self._wait_said(one, words)
                     unclear.append(one)
                 case other:
                     assert_never(other)
         return made, refused, unclear
+
+    def _wait_said(self, one: Recorded, words: str) -> None:
+        """Record why a topic still waits, once, for who looks at its entry."""
+        if one.topic.provision_message != words:
+            news = TopicNews(path=one.path, entry_id=one.topic.entry_id, provision_message=words)
+            self.commits.record([news])
 
     def _attempt(self, absent: Sequence[Recorded]) -> tuple[list[Recorded], list[Recorded]]:
         """Put an attempt on record for each: (those that have it, those that have it not yet)."""

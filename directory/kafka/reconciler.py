@@ -13,36 +13,33 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Final
 
-from directory.kafka import adoption, facts, walk
-from directory.kafka.admin import KafkaAdmin, Refused
+from directory.kafka import walk
 from directory.kafka.adoption import Adopted
 from directory.kafka.commits import LeadershipLost, TopicCommits, WritesCommands
+from directory.kafka.contract import KafkaAdmin
 from directory.kafka.drift import Drift, drift_of
 from directory.kafka.facts import KafkaFacts
+from directory.kafka.operations import Operations
 from directory.kafka.provision import Provisioner, Settling
 from directory.kafka.settings import KafkaSettings, KafkaStatus
 from directory.kafka.sweeper import Sweeper
+from directory.kafka.term import Health, Term
 from directory.kafka.walk import Census
-from directory.kafka.worklist import Backoff, Work, Worklist
+from directory.kafka.worklist import Work
 from directory.namespace.command import Observed
 from directory.namespace.mapping import MappingRule
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import KeyIs, Leadership, Store, StoreAway
+from directory.store.base import Store, StoreAway
 from directory.store.replica import Applied, Replica
 from resolver.errors import (
-    Absent,
-    InvalidArgument,
     KafkaRefused,
-    KafkaReplaced,
     KafkaUnavailable,
     KdirError,
     NotReady,
-    VanishGuard,
 )
 from resolver.path import Path
 
@@ -60,55 +57,6 @@ _STUMBLED_SECONDS: Final = 5.0
 _REAP_STEPS: Final = 20
 _CENSUS_SHARE: Final = 20
 """Counting takes at most this part of the time, however often the status is asked."""
-
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Health:
-    """How Kafka was doing when it was last asked."""
-
-    reachable: bool
-    words: str
-    since: float
-    """Unix seconds since when it has been so."""
-    seen_id: str = ""
-    swept_at: float | None = None
-    """By the monotonic clock."""
-
-
-class _Term:
-    """One time in office: what a leader learns and the next one finds out anew."""
-
-    def __init__(
-        self,
-        leadership: Leadership,
-        commits: TopicCommits,
-        sweeper: Sweeper,
-        settling: Settling,
-        chance: random.Random,
-        clock: Callable[[], float],
-    ) -> None:
-        self.leadership = leadership
-        self.commits = commits
-        self.sweeper = sweeper
-        self.settling = settling
-        self.worklist = Worklist(clock, chance)
-        self.retry = Backoff(chance)
-        self.kafka_due = 0.0
-        """Not before: it was away."""
-        self.admin: KafkaAdmin | None = None
-
-    def close_admin(self) -> None:
-        """Begin with new connections the next time."""
-        admin, self.admin = self.admin, None
-        if admin is not None:
-            admin.close()
-
-    def end(self) -> None:
-        """Give up the role."""
-        self.close_admin()
-        self.leadership.release()
 
 
 class Reconciler:
@@ -150,6 +98,9 @@ class Reconciler:
         self._open_admin = admin
         self._clock = clock
         self._now = now
+        self._operations = Operations(
+            cluster_name, store.limits, self._latest, writer, mount, settings, admin
+        )
         self._stopping = threading.Event()
         self._sleep = sleep or self._stopping.wait
         self._chance = chance or random.Random()
@@ -157,8 +108,8 @@ class Reconciler:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._term: _Term | None = None
-        self._health = _Health(reachable=False, words="Kafka was not asked yet", since=now())
+        self._term: Term | None = None
+        self._health = Health(reachable=False, words="Kafka was not asked yet", since=now())
         self._census = Census()
         self._census_due = 0.0
 
@@ -231,7 +182,7 @@ class Reconciler:
             _log.warning("%s: the reconciler waits: %s", self._cluster, reason)
             return _STORE_SECONDS
 
-    def _lead(self) -> _Term | None:
+    def _lead(self) -> Term | None:
         """The running term, or a new one if this server is elected; None = another one is."""
         if self._term is not None and self._term.leadership.held():
             return self._term
@@ -242,7 +193,7 @@ class Reconciler:
             return None
         _log.info("%s: this server is the reconciler", self._cluster)
         settling = Settling(self._clock)
-        return _Term(
+        return Term(
             leadership,
             TopicCommits(self._writer, self._store.limits, leadership),
             Sweeper(
@@ -261,11 +212,11 @@ class Reconciler:
     def _latest(self) -> Snapshot:
         return self._replica.snapshot
 
-    def _reap(self, term: _Term) -> bool:
+    def _reap(self, term: Term) -> bool:
         """Some steps of finishing removals; whether there may be more."""
         return all(term.commits.reap() for _ in range(_REAP_STEPS))
 
-    def _attend(self, term: _Term) -> None:
+    def _attend(self, term: Term) -> None:
         """What is due with Kafka, the wishes of people first."""
         if term.admin is None:
             term.admin = self._open_admin()
@@ -280,7 +231,7 @@ class Reconciler:
         self._work(term, term.admin)
         term.sweeper.read_configs(term.admin, term.commits)
 
-    def _work(self, term: _Term, admin: KafkaAdmin) -> None:
+    def _work(self, term: Term, admin: KafkaAdmin) -> None:
         """Create and delete what waits for it."""
         snapshot, mount = self._latest(), self._mount()
         held = KafkaFacts.of(snapshot)
@@ -307,7 +258,7 @@ class Reconciler:
         later = Work(provisioner.create(work.create), provisioner.delete(work.delete))
         term.worklist.done(self._latest(), mount, later)
 
-    def _seconds_until_due(self, term: _Term) -> float:
+    def _seconds_until_due(self, term: Term) -> float:
         due = term.sweeper.due
         held = KafkaFacts.of(self._latest())
         waiting = term.worklist.next_due()
@@ -317,14 +268,14 @@ class Reconciler:
 
     # -- how Kafka is doing ------------------------------------------------------------------------
 
-    def _answered(self, term: _Term) -> None:
+    def _answered(self, term: Term) -> None:
         before, survey = self._health, term.sweeper.survey
         term.retry.reset()
         seen_id = survey.cluster_id if survey is not None else ""
         if not before.reachable:
             _log.info("%s: Kafka %s answers", self._cluster, seen_id)
         since = before.since if before.reachable else self._now()
-        self._health = _Health(True, "", since, seen_id, self._clock())
+        self._health = Health(True, "", since, seen_id, self._clock())
 
     def _went_away(self, reason: KafkaUnavailable | KafkaRefused) -> float:
         health, term = self._health, self._term
@@ -397,51 +348,21 @@ class Reconciler:
         remap: bool,  # noqa: FBT001
         principal: str = "",
     ) -> list[Adopted]:
-        """Take in what Kafka has, by rules; or only say what would be done.
-
-        Rules that are given are kept for the topics that appear later; none = those in force.
-        Entries whose topic kdir could not make because it was there, and those whose topic was
-        replaced, take Kafka's topic as it is now. Any server may do it, elected or not.
-
-        Raises:
-            KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard, StoreUnavailable
-        """
-        survey = self._ask(lambda admin: admin.survey())
-        snapshot = self._replica.snapshot
-        held = KafkaFacts.of(snapshot)
-        _refuse_another(held, survey.cluster_id)
-        placing = self._settings.placing(tuple(rules) or held.rules)
-        rows = adoption.plan(placing, survey, snapshot, self._mount(), remap=remap)
-        if plan_only:
-            return rows
-        _refuse_when_stopped(held)
-        commits = TopicCommits(self._writer, self._store.limits, None, principal)
-        if rules:
-            commits.put(facts.write_rules(rules))
-        return adoption.carry_out(rows, commits)
+        """See ``Operations.adopt``."""
+        return self._operations.adopt(rules, plan_only, remap, principal)
 
     def look_up(self, physical_name: str) -> Observed:
-        """A topic as it is in Kafka now, for adopting it by path.
+        """See ``Operations.look_up``."""
+        return self._operations.look_up(physical_name)
 
-        Raises:
-            Absent, KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
-        """
-        held = KafkaFacts.of(self._replica.snapshot)
-        _refuse_when_stopped(held)
-
-        def look(admin: KafkaAdmin) -> Observed:
-            _refuse_another(held, admin.cluster_id())
-            match admin.describe([physical_name]).get(physical_name):
-                case None:
-                    raise Absent(f"Kafka has no topic {physical_name}", physical_name=physical_name)
-                case Refused(words):
-                    raise KafkaRefused(f"topic {physical_name}: {words}")
-                case seen:
-                    configs = admin.configs([physical_name]).get(physical_name)
-                    known = {} if configs is None or isinstance(configs, Refused) else configs
-                    return adoption.observed(seen, known)
-
-        return self._ask(look)
+    def acknowledge(self, text: str, *, principal: str = "") -> int:
+        """See ``Operations.acknowledge``; then a sweep is made at once."""
+        revision = self._operations.acknowledge(text, principal=principal)
+        term = self._term
+        if term is not None:
+            term.kafka_due = term.sweeper.due = 0.0
+        self.wake()
+        return revision
 
     def drift(self, path: Path) -> list[Drift]:
         """Where Kafka differs from what is wished or recorded, at and below a path, by path.
@@ -454,46 +375,3 @@ class Reconciler:
         found = walk.recorded_at(self._replica.snapshot, self._mount(), path)
         rows = [row for one in found for row in drift_of(one, survey)]
         return sorted(rows, key=lambda row: (row.path, row.field))
-
-    def acknowledge(self, text: str, *, principal: str = "") -> int:
-        """Go on after a stop, whose words are repeated: what they tell is accepted.
-
-        Returns:
-            The revision of the acknowledgement.
-
-        Raises:
-            InvalidArgument: these are not the words of a stop that holds now; what holds is in the
-                message.
-            LostRace, StoreUnavailable
-        """
-        snapshot = self._replica.snapshot
-        held = KafkaFacts.of(snapshot)
-        if held.stop is None or held.stop.text != text:
-            now = f"stopped says: {held.stop.text}" if held.stop else "nothing is stopped"
-            raise InvalidArgument(f"stopped: not what holds now; {now}", field="stopped")
-        guard = KeyIs(facts.STOPPED, snapshot.fact(facts.STOPPED))
-        revision = self._writer.put_facts(facts.allow(held.stop), guards=(guard,))
-        _log.warning("%s: %s acknowledged: %s", self._cluster, principal or "somebody", text)
-        term = self._term
-        if term is not None:
-            term.kafka_due = term.sweeper.due = 0.0
-        self.wake()
-        return revision
-
-    def _ask(self, question: Callable[[KafkaAdmin], _T]) -> _T:
-        with closing(self._open_admin()) as admin:
-            return question(admin)
-
-
-def _refuse_another(held: KafkaFacts, seen_id: str) -> None:
-    if held.pinned and seen_id != held.pinned:
-        raise KafkaReplaced(
-            f"another Kafka cluster answers: {seen_id}; this directory belongs to {held.pinned}",
-            pinned=held.pinned,
-            seen=seen_id,
-        )
-
-
-def _refuse_when_stopped(held: KafkaFacts) -> None:
-    if held.stop is not None:
-        raise (KafkaReplaced if held.stop.kafka_id else VanishGuard)(held.stop.text)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from directory.kafka import adoption, facts, walk
-from directory.kafka.admin import KafkaAdmin, Refused, Seen, Survey
 from directory.kafka.commits import TopicCommits
 from directory.kafka.compare import Recorded, compare, config_news
+from directory.kafka.contract import KafkaAdmin, Refused, Seen, Survey
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.provision import Settling
 from directory.kafka.settings import KafkaSettings

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin, Wish
+from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.contract import Wish
 from directory.namespace.command import TopicNews
 from tests.reconciling import (
     MOUNT,
@@ -243,7 +244,7 @@ def test_a_topic_that_appears_between_look_and_create_is_not_ours(
 def test_a_create_whose_answer_was_lost_is_ours(
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
-    from directory.kafka.admin import Unknown
+    from directory.kafka.contract import Unknown
 
     class Deaf(ConfluentAdmin):
         """The request arrives, its answer does not."""

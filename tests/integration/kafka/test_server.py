@@ -10,7 +10,8 @@ import pytest
 from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin, Wish
+from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.contract import Wish
 from resolver.errors import AboveCeiling, InvalidArgument, KafkaRefused
 from tests.federation import Federation, Server, eventually
 from tests.reconciling import drop, in_kafka, make

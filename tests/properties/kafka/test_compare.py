@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directory.kafka.admin import Seen, Survey
 from directory.kafka.compare import Recorded, compare
+from directory.kafka.contract import Seen, Survey
 from directory.namespace.command import TopicNews
 from directory.namespace.entry import Provision, Topic
 from resolver.path import Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from directory.kafka.admin import Seen, Survey
 from directory.kafka.compare import (
     Comparison,
     Difference,
@@ -15,6 +14,7 @@ from directory.kafka.compare import (
     show_id,
     trips_guard,
 )
+from directory.kafka.contract import Seen, Survey
 from directory.namespace.command import TopicNews
 from directory.namespace.entry import Policies, Provision, Topic
 from resolver.path import Path

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from directory.kafka import facts
-from directory.kafka.admin import Seen, Survey
 from directory.kafka.compare import Stop
+from directory.kafka.contract import Seen, Survey
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.provision import Settling, wish_of
 from directory.kafka.settings import KafkaSettings

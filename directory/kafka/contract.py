@@ -1,0 +1,114 @@
+"""What the reconciler needs of Kafka, as values and one Protocol; refuses to know a client library.
+
+``admin.py`` is how it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+__all__ = [
+    "AlreadySo",
+    "Done",
+    "KafkaAdmin",
+    "Outcome",
+    "Refused",
+    "Seen",
+    "Survey",
+    "Unknown",
+    "Wish",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A topic as metadata shows it."""
+
+    name: str
+    topic_id: bytes
+    """16 bytes (KIP-516); empty where Kafka did not say (brokers before 2.8, or in a race)."""
+    partitions: int
+    """0 while Kafka cannot say, right after the topic was made."""
+    replication_factor: int
+    """Of the partition that has fewest: a reassignment shows more for a while."""
+    internal: bool = False
+    """Kafka's own: consumer offsets, transaction state and the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All topics that Kafka shows, at about one moment."""
+
+    cluster_id: str
+    topics: Mapping[str, Seen]
+    """By name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A topic to be made. 0 partitions or replicas: the broker's default (KIP-464)."""
+
+    name: str
+    partitions: int = 0
+    replication_factor: int = 0
+    config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Kafka did it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadySo:
+    """There was nothing to do: the topic is there already (create), or is not there (delete)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Kafka said no; the same again gets the same answer."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No answer, or one that passes by itself: it may have happened, or may happen later."""
+
+    words: str
+
+
+Outcome = Done | AlreadySo | Refused | Unknown
+
+
+class KafkaAdmin(Protocol):
+    """What the reconciler needs of Kafka. Used by one thread.
+
+    ``survey``, ``describe`` and ``configs`` need only DESCRIBE and DESCRIBE_CONFIGS. All raise
+    ``KafkaUnavailable`` when no broker answers in time, and ``KafkaRefused`` when the cluster
+    refuses the request as a whole.
+    """
+
+    def cluster_id(self) -> str:
+        """Kafka's own id of the cluster that answers now."""
+
+    def survey(self) -> Survey:
+        """Everything that metadata shows to us."""
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+        """These topics, asked anew; a name that does not exist is left out."""
+
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
+        """The configs that were set on each topic itself; a topic that is gone is left out."""
+
+    def create(self, wishes: Sequence[Wish]) -> Mapping[str, Outcome]:
+        """Makes topics; each has its own outcome, under its name."""
+
+    def delete(self, names: Sequence[str]) -> Mapping[str, Outcome]:
+        """Deletes topics; each has its own outcome. The caller has compared their ids."""
+
+    def close(self) -> None:
+        """Ends all connections; the next call opens new ones."""

@@ -1,0 +1,63 @@
+"""One term of an elected reconciler: what it holds and has learnt; refuses to outlive it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from directory.kafka.commits import TopicCommits
+from directory.kafka.contract import KafkaAdmin
+from directory.kafka.provision import Settling
+from directory.kafka.sweeper import Sweeper
+from directory.kafka.worklist import Backoff, Worklist
+from directory.store.base import Leadership
+
+__all__ = ["Health", "Term"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How Kafka was doing when it was last asked."""
+
+    reachable: bool
+    words: str
+    since: float
+    """Unix seconds since when it has been so."""
+    seen_id: str = ""
+    swept_at: float | None = None
+    """By the monotonic clock."""
+
+
+class Term:
+    """One time in office: what a leader learns and the next one finds out anew."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        commits: TopicCommits,
+        sweeper: Sweeper,
+        settling: Settling,
+        chance: random.Random,
+        clock: Callable[[], float],
+    ) -> None:
+        self.leadership = leadership
+        self.commits = commits
+        self.sweeper = sweeper
+        self.settling = settling
+        self.worklist = Worklist(clock, chance)
+        self.retry = Backoff(chance)
+        self.kafka_due = 0.0
+        """Not before: it was away."""
+        self.admin: KafkaAdmin | None = None
+
+    def close_admin(self) -> None:
+        """Begin with new connections the next time."""
+        admin, self.admin = self.admin, None
+        if admin is not None:
+            admin.close()
+
+    def end(self) -> None:
+        """Give up the role."""
+        self.close_admin()
+        self.leadership.release()
