@@ -71,7 +71,9 @@ class FakeServer:
             self.hold.set()
         self._server.stop(0)
 
-    def _handler(self, request: Any, answer: Callable[[Any], Any]) -> grpc.RpcMethodHandler:
+    def _handler(
+        self, request: Any, answer: Callable[[Any], Any]
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
         def handle(raw: bytes, context: grpc.ServicerContext) -> bytes:
             self.rpcs += 1
             self.timeouts.append(context.time_remaining())

@@ -5,6 +5,7 @@ Scripted servers over real gRPC on loopback. R22 is ``tests/properties/resolver`
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -19,11 +20,11 @@ from kdir.v1 import resolve_pb2
 from resolver import Resolver, errors
 from resolver.endpoints import AllowList, Health, parse_endpoint
 from resolver.errors import KdirError
-from resolver.path import Path
 from tests.fault.scripted import FakeServer, Trickle, absent, direct, down, here, link, up
 from tests.federation import Federation, eventually
 
 Make = Callable[..., FakeServer]
+BeginAt = Callable[..., Resolver]
 
 
 class Clock:
@@ -43,7 +44,7 @@ def make() -> Iterator[Make]:
 
 
 @pytest.fixture
-def resolver() -> Iterator[Callable[..., Resolver]]:
+def resolver() -> Iterator[BeginAt]:
     with ExitStack() as stack:
 
         def begin_at(*servers: FakeServer | str, **options: Any) -> Resolver:
@@ -61,11 +62,15 @@ def fails(resolver: Resolver, path: str, kind: type[KdirError]) -> KdirError:
     return caught.value
 
 
+def always(said: resolve_pb2.Outcome, path: str) -> resolve_pb2.Outcome:
+    return said
+
+
 def rpcs(*servers: FakeServer) -> int:
     return sum(server.rpcs for server in servers)
 
 
-def test_R1_two_servers_that_refer_to_each_other_are_a_loop(make, resolver) -> None:
+def test_R1_two_servers_that_refer_to_each_other_are_a_loop(make: Make, resolver: BeginAt) -> None:
     a, b = make("/a"), make("/")
     a.says = lambda _: up("/", b)
     b.says = lambda _: down("/x", a)
@@ -78,13 +83,13 @@ def test_R1_two_servers_that_refer_to_each_other_are_a_loop(make, resolver) -> N
     assert list(client._cache.referrals()) == []
 
 
-def test_R2_a_server_that_refers_to_itself_is_a_loop_after_one_call(make, resolver) -> None:
-    for word in (up, down, direct):
+def test_R2_a_server_that_refers_to_itself_is_a_loop_after_one_call(
+    make: Make, resolver: BeginAt
+) -> None:
+    for word, mount, path in ((up, "/", "/b/x"), (down, "/a/x", "/a/x"), (direct, "/b", "/b/x")):
         server = make("/a")
-        server.says = lambda path, word=word, server=server: word(
-            "/" if word is up else Path.parse(path).__str__(), server
-        )
-        path = "/a/x" if word is down else "/b/x"
+        said = word(mount, server)
+        server.says = functools.partial(always, said)
         fails(resolver(server), path, errors.ReferralLoop)
         assert server.rpcs == 1
 
@@ -100,7 +105,7 @@ def test_R2_a_server_that_refers_to_itself_is_a_loop_after_one_call(make, resolv
     ],
 )
 def test_R3_a_referral_that_is_not_nearer_is_bad_and_its_sender_lame(
-    make, resolver, path, wrong
+    make: Make, resolver: BeginAt, path: str, wrong: Any
 ) -> None:
     server, other = make("/a"), make("/")
     server.says = lambda _: wrong(other)
@@ -110,7 +115,7 @@ def test_R3_a_referral_that_is_not_nearer_is_bad_and_its_sender_lame(
     assert client._health.is_bad(server.endpoint)
 
 
-def test_R3_no_up_once_the_walk_has_come_down(make, resolver) -> None:
+def test_R3_no_up_once_the_walk_has_come_down(make: Make, resolver: BeginAt) -> None:
     root, a, above = make("/"), make("/a"), make("/")
     root.says = lambda _: down("/a", a)
     a.says = lambda _: up("/", above)
@@ -118,14 +123,14 @@ def test_R3_no_up_once_the_walk_has_come_down(make, resolver) -> None:
     assert above.rpcs == 0
 
 
-def test_R4_prefixes_are_by_segment(make, resolver) -> None:
+def test_R4_prefixes_are_by_segment(make: Make, resolver: BeginAt) -> None:
     root, b = make("/a"), make("/a/b")
     root.says = lambda _: down("/a/b", b)
     fails(resolver(root), "/a/bc", errors.BadReferral)
     assert b.rpcs == 0
 
 
-def test_R5_what_a_referral_says_of_others_is_dropped(make, resolver) -> None:
+def test_R5_what_a_referral_says_of_others_is_dropped(make: Make, resolver: BeginAt) -> None:
     """The contract has no room for it; what rides along in unknown fields changes nothing."""
     root, b, c, evil = make("/"), make("/a/b"), make("/c"), make("/c")
     c.says = here
@@ -158,7 +163,7 @@ def test_R5_what_a_referral_says_of_others_is_dropped(make, resolver) -> None:
 
 @pytest.mark.parametrize("said", [here, lambda _: absent(), lambda _: link("/ny", "/la/x")])
 def test_R6_an_answer_outside_the_senders_mount_is_rejected_and_never_kept(
-    make, resolver, said
+    make: Make, resolver: BeginAt, said: Any
 ) -> None:
     server = make("/la")
     server.says = said
@@ -167,11 +172,11 @@ def test_R6_an_answer_outside_the_senders_mount_is_rejected_and_never_kept(
     assert client._cache.answers == {}
 
 
-def test_R7_a_chain_longer_than_allowed_names_itself(make, resolver) -> None:
+def test_R7_a_chain_longer_than_allowed_names_itself(make: Make, resolver: BeginAt) -> None:
     servers = [make("/" + "/".join(f"d{k}" for k in range(n))) for n in range(18)]
     for number, server in enumerate(servers[:-1]):
         below = servers[number + 1]
-        server.says = lambda _, below=below: down(below.mount, below)
+        server.says = functools.partial(always, down(below.mount, below))
     servers[-1].says = here
     path = "/" + "/".join(f"d{k}" for k in range(19))
     error = fails(resolver(servers[0]), path, errors.TooManyHops)
@@ -182,7 +187,9 @@ def test_R7_a_chain_longer_than_allowed_names_itself(make, resolver) -> None:
     assert resolver(servers[0]).resolve(short).kind == "topic"
 
 
-def test_R8_a_referral_with_ten_thousand_endpoints_costs_twenty_calls(make, resolver) -> None:
+def test_R8_a_referral_with_ten_thousand_endpoints_costs_twenty_calls(
+    make: Make, resolver: BeginAt
+) -> None:
     root = make("/")
     root.says = lambda _: down("/a", *(f"127.0.0.1:{20_000 + n}" for n in range(10_000)))
     client = resolver(root)
@@ -191,7 +198,7 @@ def test_R8_a_referral_with_ten_thousand_endpoints_costs_twenty_calls(make, reso
     assert len(trace.steps) <= 21
 
 
-def test_R8_no_resolve_costs_more_than_fifty_calls(make, resolver) -> None:
+def test_R8_no_resolve_costs_more_than_fifty_calls(make: Make, resolver: BeginAt) -> None:
     root = make("/")
 
     def say(path: str) -> resolve_pb2.Outcome:
@@ -208,7 +215,7 @@ def test_R8_no_resolve_costs_more_than_fifty_calls(make, resolver) -> None:
 
 
 @pytest.mark.parametrize("name", ["/la/tracking", "kdir:///la", "la-tracking", "server at /la"])
-def test_R9_an_endpoint_is_never_a_directory_name(make, resolver, name) -> None:
+def test_R9_an_endpoint_is_never_a_directory_name(make: Make, resolver: BeginAt, name: str) -> None:
     root = make("/")
     root.says = lambda _: down("/a", name)
     fails(resolver(root), "/a/x", errors.BadReferral)
@@ -260,7 +267,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("endpoint", HOSTILE, ids=lambda text: ascii(text[:30]))
-def test_R10_a_hostile_endpoint_is_refused(endpoint) -> None:
+def test_R10_a_hostile_endpoint_is_refused(endpoint: str) -> None:
     start = [parse_endpoint("la.example:7420"), parse_endpoint("127.0.0.1:7420")]
     assert AllowList.beside(start).refusal(endpoint)
 
@@ -269,7 +276,7 @@ def test_R10_a_hostile_endpoint_is_refused(endpoint) -> None:
     "endpoint",
     ["la.example:7420", "10.1.2.3:7420", "[2001:db8:1::1]:7420", "la-1:443", "la_1:7420"],
 )
-def test_R10_an_honest_endpoint_is_allowed(endpoint) -> None:
+def test_R10_an_honest_endpoint_is_allowed(endpoint: str) -> None:
     assert AllowList.beside([parse_endpoint("la.example:7420")]).refusal(endpoint) == ""
 
 
@@ -286,7 +293,7 @@ def test_R10_networks_and_domains_can_be_narrowed() -> None:
     assert narrow.refusal("10.1.2.3:443")
 
 
-def test_R10_a_refused_endpoint_is_not_asked(make, resolver) -> None:
+def test_R10_a_refused_endpoint_is_not_asked(make: Make, resolver: BeginAt) -> None:
     root, a = make("/"), make("/a")
     a.says = here
     root.says = lambda _: down("/a", a)
@@ -295,7 +302,9 @@ def test_R10_a_refused_endpoint_is_not_asked(make, resolver) -> None:
     assert a.rpcs == 0
 
 
-def test_R11_a_child_that_was_unmounted_is_gone_when_the_parents_word_ends(make, resolver) -> None:
+def test_R11_a_child_that_was_unmounted_is_gone_when_the_parents_word_ends(
+    make: Make, resolver: BeginAt
+) -> None:
     """However long the child's own answers say that they are good, and however often it renews."""
     clock = Clock()
     root, child = make("/"), make("/a")
@@ -311,7 +320,9 @@ def test_R11_a_child_that_was_unmounted_is_gone_when_the_parents_word_ends(make,
     fails(client, "/a/y", errors.Absent)
 
 
-def test_R12_a_lame_child_is_not_absent_and_its_parent_is_not_blamed(make, resolver) -> None:
+def test_R12_a_lame_child_is_not_absent_and_its_parent_is_not_blamed(
+    make: Make, resolver: BeginAt
+) -> None:
     root, one, two, other = make("/"), make("/a"), make("/a"), make("/b")
     root.says = lambda path: down("/b", other) if path.startswith("/b") else down("/a", one, two)
     one.says = lambda _: errors.NotAuthoritative("not mine")
@@ -327,7 +338,7 @@ def test_R12_a_lame_child_is_not_absent_and_its_parent_is_not_blamed(make, resol
     assert client._health.is_bad(one.endpoint)
 
 
-def test_R12_a_server_without_the_service_is_lame(make, resolver) -> None:
+def test_R12_a_server_without_the_service_is_lame(make: Make, resolver: BeginAt) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     import grpc
@@ -342,7 +353,7 @@ def test_R12_a_server_without_the_service_is_lame(make, resolver) -> None:
 
 
 def test_R13_a_child_that_is_away_is_unreachable_by_name_and_its_siblings_are_not(
-    make, resolver
+    make: Make, resolver: BeginAt
 ) -> None:
     root, away, here_still = make("/"), make("/a", "kc-away"), make("/b")
     root.says = lambda path: down("/b", here_still) if path.startswith("/b") else down("/a", away)
@@ -362,7 +373,7 @@ def test_R13_a_child_that_is_away_is_unreachable_by_name_and_its_siblings_are_no
     ]
 
 
-def test_R14_a_mount_that_moves_under_way_costs_one_restart(make, resolver) -> None:
+def test_R14_a_mount_that_moves_under_way_costs_one_restart(make: Make, resolver: BeginAt) -> None:
     root, old, new = make("/"), make("/moved", "kc-old"), make("/a", "kc-new")
     words = [down("/a", old), down("/a", new)]
     root.says = lambda _: words.pop(0) if len(words) > 1 else words[0]
@@ -372,7 +383,7 @@ def test_R14_a_mount_that_moves_under_way_costs_one_restart(make, resolver) -> N
     assert rpcs(root, old, new) == 4
 
 
-def test_R14_restarts_are_bounded(make, resolver) -> None:
+def test_R14_restarts_are_bounded(make: Make, resolver: BeginAt) -> None:
     root, child = make("/"), make("/elsewhere")
     root.says = lambda _: down("/a", child)
     child.says = here
@@ -380,7 +391,7 @@ def test_R14_restarts_are_bounded(make, resolver) -> None:
     assert rpcs(root, child) == 4
 
 
-def test_R15_of_nested_mounts_the_deepest_answers(make, resolver) -> None:
+def test_R15_of_nested_mounts_the_deepest_answers(make: Make, resolver: BeginAt) -> None:
     root, upper, lower = make("/"), make("/a"), make("/a/b")
     root.says = lambda _: down("/a", upper)
     upper.says = lambda path: down("/a/b", lower) if path.startswith("/a/b/") else here(path)
@@ -398,7 +409,9 @@ def test_R15_of_nested_mounts_the_deepest_answers(make, resolver) -> None:
 @pytest.mark.parametrize(
     "field", [{"mount": "/x"}, {"cluster_id": "kc-other"}, {"epoch": 7}], ids=str
 )
-def test_R16_a_child_that_disagrees_with_its_parent_is_lame(make, resolver, field) -> None:
+def test_R16_a_child_that_disagrees_with_its_parent_is_lame(
+    make: Make, resolver: BeginAt, field: dict[str, Any]
+) -> None:
     root, child = make("/"), make("/a", "kc-a")
     root.says = lambda _: down("/a", child.endpoint, cluster_id="kc-a", epoch=1)
     child.says = here
@@ -410,7 +423,7 @@ def test_R16_a_child_that_disagrees_with_its_parent_is_lame(make, resolver, fiel
     assert client._cache.answers == {}
 
 
-def test_R17_no_client_travels_back_in_time(make, resolver) -> None:
+def test_R17_no_client_travels_back_in_time(make: Make, resolver: BeginAt) -> None:
     new, old = make("/", "kc-1"), make("/", "kc-1")
     new.says = old.says = here
     new.revision, old.revision = 10, 9
@@ -423,7 +436,9 @@ def test_R17_no_client_travels_back_in_time(make, resolver) -> None:
     assert old.rpcs == 1
 
 
-def test_R17_a_server_that_lags_is_asked_again_with_what_to_wait_for(make, resolver) -> None:
+def test_R17_a_server_that_lags_is_asked_again_with_what_to_wait_for(
+    make: Make, resolver: BeginAt
+) -> None:
     server = make("/", "kc-1")
     server.says = here
     server.revision = 10
@@ -438,7 +453,7 @@ def test_R17_a_server_that_lags_is_asked_again_with_what_to_wait_for(make, resol
 
 
 @pytest.mark.parametrize("lifetime", [0, 1, 2**31, 2**32 - 1])
-def test_R18_lifetimes_are_clamped(make, resolver, lifetime) -> None:
+def test_R18_lifetimes_are_clamped(make: Make, resolver: BeginAt, lifetime: int) -> None:
     clock = Clock()
     server = make("/")
     server.says = lambda path: absent(lifetime) if "none" in path else here(path, lifetime)
@@ -455,7 +470,9 @@ def test_R18_lifetimes_are_clamped(make, resolver, lifetime) -> None:
     assert server.rpcs == before + 1, "nothing is kept for more than an hour"
 
 
-def test_R19_a_thousand_that_ask_for_one_cold_path_cost_one_walk(make, resolver) -> None:
+def test_R19_a_thousand_that_ask_for_one_cold_path_cost_one_walk(
+    make: Make, resolver: BeginAt
+) -> None:
     server = make("/")
     server.hold = threading.Event()
     server.says = here
@@ -476,7 +493,7 @@ def test_R19_a_thousand_that_ask_for_one_cold_path_cost_one_walk(make, resolver)
     assert server.rpcs == 1
 
 
-def test_R19_a_failure_is_shared_and_does_not_stick(make, resolver) -> None:
+def test_R19_a_failure_is_shared_and_does_not_stick(make: Make, resolver: BeginAt) -> None:
     server = make("/")
     server.hold = threading.Event()
     server.says = lambda _: errors.PermissionDenied("no")
@@ -503,7 +520,9 @@ def test_R19_a_failure_is_shared_and_does_not_stick(make, resolver) -> None:
 
 
 @pytest.mark.parametrize("byte", [b"", b"\0"], ids=["never", "a byte a second"])
-def test_R20_a_slow_server_is_given_a_part_of_the_time(make, resolver, byte) -> None:
+def test_R20_a_slow_server_is_given_a_part_of_the_time(
+    make: Make, resolver: BeginAt, byte: bytes
+) -> None:
     root, good = make("/"), make("/a", "kc-a")
     good.says = here
     with Trickle(byte) as slow:
@@ -516,7 +535,7 @@ def test_R20_a_slow_server_is_given_a_part_of_the_time(make, resolver, byte) -> 
         fails(alone, "/a/x", errors.Unreachable)
 
 
-def test_R21_a_deeper_mount_takes_its_paths_from_memory(make, resolver) -> None:
+def test_R21_a_deeper_mount_takes_its_paths_from_memory(make: Make, resolver: BeginAt) -> None:
     """HDFS' testInvalidateCache: resolve, add a deeper mount, resolve again."""
     clock = Clock()
     root, deep = make("/"), make("/deep")
@@ -533,7 +552,7 @@ def test_R21_a_deeper_mount_takes_its_paths_from_memory(make, resolver) -> None:
     assert client.resolve("/other").mount == "/"
 
 
-def test_R21_memory_follows_the_table(make, resolver) -> None:
+def test_R21_memory_follows_the_table(make: Make, resolver: BeginAt) -> None:
     """HDFS' testLocationCache: mounted, unmounted, mounted elsewhere."""
     clock = Clock()
     root, one, three = make("/"), make("/t", "kc-1"), make("/t", "kc-3")
@@ -554,7 +573,9 @@ def test_R21_a_watched_memory_sees_a_new_mount_at_once(tmp_path: FilePath) -> No
         root = federation.start("/")
         with Resolver(root.address, watch=True, timeout_seconds=10) as client:
             fails(client, "/t/x", errors.Absent)
-            eventually(lambda: client._following.is_following(root.cluster_id))
+            following = client._following
+            assert following is not None
+            eventually(lambda: following.is_following(root.cluster_id))
             child = federation.join("/t", "/")
             child.mkdir("/t/x")
             found = eventually(lambda: client.resolve("/t/x"))
@@ -573,7 +594,7 @@ def test_R21_a_watched_memory_sees_a_new_mount_at_once(tmp_path: FilePath) -> No
             assert eventually(is_gone)
 
 
-def test_R21_memory_is_bounded(make, resolver) -> None:
+def test_R21_memory_is_bounded(make: Make, resolver: BeginAt) -> None:
     server = make("/")
     server.says = here
     client = resolver(server, max_entries=100, timeout_seconds=60)
@@ -581,7 +602,7 @@ def test_R21_memory_is_bounded(make, resolver) -> None:
     assert len(client._cache.answers) == 100
 
 
-def test_G1_every_call_carries_what_is_left_of_the_deadline(make, resolver) -> None:
+def test_G1_every_call_carries_what_is_left_of_the_deadline(make: Make, resolver: BeginAt) -> None:
     root, child = make("/"), make("/a")
     root.says = lambda _: down("/a", child)
     child.says = here
@@ -612,7 +633,7 @@ def test_G1_every_call_carries_what_is_left_of_the_deadline(make, resolver) -> N
     ],
     ids=lambda text: ascii(text[:12]),
 )
-def test_G5_a_path_that_is_none_costs_no_call(make, resolver, path) -> None:
+def test_G5_a_path_that_is_none_costs_no_call(make: Make, resolver: BeginAt, path: str) -> None:
     server = make("/")
     client = resolver(server)
     with pytest.raises(errors.InvalidPath) as caught:
@@ -623,7 +644,9 @@ def test_G5_a_path_that_is_none_costs_no_call(make, resolver, path) -> None:
     assert server.rpcs == 0
 
 
-def test_G5_an_answer_that_is_too_large_is_an_error_of_its_server(make, resolver) -> None:
+def test_G5_an_answer_that_is_too_large_is_an_error_of_its_server(
+    make: Make, resolver: BeginAt
+) -> None:
     server = make("/")
     big = here("/x")
     big.resolution.entry.topic.provision_message = "x" * (17 * 1024 * 1024)
@@ -632,7 +655,7 @@ def test_G5_an_answer_that_is_too_large_is_an_error_of_its_server(make, resolver
         resolver(server).resolve("/x")
 
 
-def test_G11_a_child_process_makes_channels_of_its_own(make, resolver) -> None:
+def test_G11_a_child_process_makes_channels_of_its_own(make: Make, resolver: BeginAt) -> None:
     server = make("/")
     server.says = here
     client = resolver(server)
@@ -656,7 +679,9 @@ def test_G11_a_child_process_makes_channels_of_its_own(make, resolver) -> None:
     assert client.resolve("/after").kind == "topic"
 
 
-def test_G12_time_is_the_monotonic_clocks(make, resolver, monkeypatch) -> None:
+def test_G12_time_is_the_monotonic_clocks(
+    make: Make, resolver: BeginAt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = make("/")
     server.says = here
     client = resolver(server)
@@ -668,7 +693,7 @@ def test_G12_time_is_the_monotonic_clocks(make, resolver, monkeypatch) -> None:
     assert server.rpcs == 1
 
 
-def test_a_closed_resolver_says_so(make) -> None:
+def test_a_closed_resolver_says_so(make: Make) -> None:
     server = make("/")
     server.says = here
     client = Resolver(server.endpoint)

@@ -126,7 +126,7 @@ def decoded(said: resolve_pb2.ResolveResponse | KdirError) -> Reply | KdirError:
     for_writes=st.booleans(),
 )
 def test_R22_every_walk_ends_within_its_calls_in_a_typed_outcome(
-    path, script, recursive, split, for_writes
+    path: str, script: list[Any], recursive: bool, split: bool, for_writes: bool
 ) -> None:
     rules = Rules(
         tuple(SERVERS[:2]), recursive=recursive, split_unions=split, for_writes=for_writes
@@ -192,7 +192,9 @@ class Liars(MemoryTransport):
     script=st.lists(replies, min_size=1, max_size=8),
     seed=st.integers(0, 1000),
 )
-def test_R22_the_client_keeps_its_limits_whoever_lies(asked, script, seed) -> None:
+def test_R22_the_client_keeps_its_limits_whoever_lies(
+    asked: list[str], script: list[Any], seed: int
+) -> None:
     transport = Liars(script, seed)
     with Resolver(
         SERVERS[:2], transport=transport, timeout_seconds=DEADLINE, clock=lambda: transport.now
@@ -219,7 +221,7 @@ def test_R22_the_client_keeps_its_limits_whoever_lies(asked, script, seed) -> No
 @settings(max_examples=300, deadline=None)
 @given(noise=st.binary(max_size=300))
 @example(noise=b"\x12\x02\x0a\x00")
-def test_R22_the_decoder_takes_any_bytes(noise) -> None:
+def test_R22_the_decoder_takes_any_bytes(noise: bytes) -> None:
     from google.protobuf.message import DecodeError
 
     for kind in (resolve_pb2.ResolveResponse, resolve_pb2.BatchResolveResponse):
@@ -241,7 +243,9 @@ trees = st.lists(paths.filter(lambda path: path != "/"), max_size=5, unique=True
 
 @settings(max_examples=150, deadline=None)
 @given(mounts=trees, topics=st.lists(paths, max_size=6, unique=True), asked=paths)
-def test_honest_servers_give_the_same_answer_from_every_start(mounts, topics, asked) -> None:
+def test_honest_servers_give_the_same_answer_from_every_start(
+    mounts: list[str], topics: list[str], asked: str
+) -> None:
     """The oracle: the deepest mount that is a prefix owns the path, and has the topic or not."""
     with MemoryDirectory() as directory:
         directory.cluster("/")

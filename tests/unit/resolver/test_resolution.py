@@ -1,6 +1,7 @@
 """The walk, driven by plain values: no sockets, no clock, no messages of the contract."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -135,14 +136,14 @@ def failure(end: End) -> KdirError:
 # -- following -----------------------------------------------------------------------------
 
 
-def test_the_owner_at_hand_answers_at_once(world) -> None:
+def test_the_owner_at_hand_answers_at_once(world: World) -> None:
     world.says("s:1", "/la", here("/la/x"))
     end = world.run(start("/la/x"))
     assert isinstance(end, Found)
     assert (str(end.answer.path), end.endpoints, world.endpoints()) == ("/la/x", ("s:1",), ["s:1"])
 
 
-def test_up_and_down_the_tree(world) -> None:
+def test_up_and_down_the_tree(world: World) -> None:
     world.says("s:1", "/la/t", up("/la", "la:1"))
     world.says("la:1", "/la", up("/", "root:1"))
     world.says("root:1", "/", down("/ny", "ny:1", cluster_id="/ny"))
@@ -157,7 +158,7 @@ def test_up_and_down_the_tree(world) -> None:
     assert [str(known.mount) for known, _ in walk.learned] == ["/ny", "/ny/t"]
 
 
-def test_an_answer_is_kept_no_longer_than_any_word_it_rests_on(world) -> None:
+def test_an_answer_is_kept_no_longer_than_any_word_it_rests_on(world: World) -> None:
     world.says("s:1", "/", down("/ny", "ny:1", lifetime_seconds=60, age_seconds=50))
     world.says("ny:1", "/ny", down("/ny/t", "nyt:1", lifetime_seconds=40))
     world.says("nyt:1", "/ny/t", here("/ny/t/x", lifetime=30))
@@ -168,14 +169,14 @@ def test_an_answer_is_kept_no_longer_than_any_word_it_rests_on(world) -> None:
     assert [seconds for _, seconds in walk.learned] == [10, 10]
 
 
-def test_a_parent_that_was_never_met_may_be_mounted_elsewhere_above(world) -> None:
+def test_a_parent_that_was_never_met_may_be_mounted_elsewhere_above(world: World) -> None:
     # A child that never linked can only guess its parent's mount, and names no cluster.
     world.says("s:1", "/la/t", up("/la", "root:1"))
     world.says("root:1", "/", here("/x"))
     assert isinstance(world.run(start("/x")), Found)
 
 
-def test_absent_is_the_owners_word(world) -> None:
+def test_absent_is_the_owners_word(world: World) -> None:
     world.says("s:1", "/la", up("/", "root:1"))
     world.says("root:1", "/", absent())
     end = world.run(start("/ny/x"))
@@ -183,7 +184,7 @@ def test_absent_is_the_owners_word(world) -> None:
     assert str(end.path) == "/ny/x"
 
 
-def test_the_next_server_of_several_is_asked(world) -> None:
+def test_the_next_server_of_several_is_asked(world: World) -> None:
     world.says("s:2", "/la", here("/la/x"))
     assert isinstance(world.run(start("/la/x", "s:1", "s:2")), Found)
     assert world.verdicts == [Verdict.FAILED, Verdict.ACCEPTED]
@@ -207,7 +208,9 @@ def test_the_next_server_of_several_is_asked(world) -> None:
         ("/a/b/x", "/a", referral(Way.START, "/a/b", "b:1")),  # no way at all
     ],
 )
-def test_a_referral_that_is_not_nearer_is_bad(world, path, mount, word) -> None:
+def test_a_referral_that_is_not_nearer_is_bad(
+    world: World, path: str, mount: str, word: Referral
+) -> None:
     world.says("s:1", mount, word)
     error = failure(world.run(walk := start(path)))
     assert type(error) is errors.BadReferral
@@ -216,14 +219,14 @@ def test_a_referral_that_is_not_nearer_is_bad(world, path, mount, word) -> None:
     assert walk.learned == ()
 
 
-def test_no_up_after_the_first_down(world) -> None:
+def test_no_up_after_the_first_down(world: World) -> None:
     world.says("s:1", "/", down("/a", "a:1"))
     # It claims another mount than it was referred to, so as to have somewhere to go up from.
     world.says("a:1", "/a", up("/", "r:1"))
     assert type(failure(world.run(start("/a/x")))) is errors.BadReferral
 
 
-def test_an_answer_outside_the_senders_mount_is_rejected(world) -> None:
+def test_an_answer_outside_the_senders_mount_is_rejected(world: World) -> None:
     world.says("s:1", "/la", here("/ny/x"))
     assert type(failure(world.run(start("/ny/x")))) is errors.Lame
     other = World()
@@ -242,7 +245,7 @@ def test_an_answer_outside_the_senders_mount_is_rejected(world) -> None:
         {"mount": "/a", "cluster_id": "c1", "epoch": 4},
     ],
 )
-def test_who_answers_must_be_who_was_referred_to(world, sender) -> None:
+def test_who_answers_must_be_who_was_referred_to(world: World, sender: dict[str, Any]) -> None:
     world.says("s:1", "/", down("/a", "a:1", cluster_id="c1", epoch=3))
     world.says("a:1", outcome=here("/a/x"), **sender)
     error = failure(world.run(start("/a/x")))
@@ -253,13 +256,13 @@ def test_who_answers_must_be_who_was_referred_to(world, sender) -> None:
     assert world.endpoints() == ["s:1", "a:1", "s:1", "a:1"]
 
 
-def test_an_epoch_that_one_side_does_not_know_does_not_matter(world) -> None:
+def test_an_epoch_that_one_side_does_not_know_does_not_matter(world: World) -> None:
     world.says("s:1", "/", down("/a", "a:1", cluster_id="c1", epoch=3))
     world.says("a:1", "/a", here("/a/x"), cluster_id="c1", epoch=0)
     assert isinstance(world.run(start("/a/x")), Found)
 
 
-def test_the_other_servers_of_a_lame_one_are_asked_first(world) -> None:
+def test_the_other_servers_of_a_lame_one_are_asked_first(world: World) -> None:
     world.says("s:1", "/", down("/a", "a:1", "a:2"))
     world.says("a:1", "/a", errors.NotAuthoritative("not mine"))
     world.says("a:2", "/a", here("/a/x"))
@@ -268,7 +271,7 @@ def test_the_other_servers_of_a_lame_one_are_asked_first(world) -> None:
     assert end.endpoints == ("a:2", "a:1")
 
 
-def test_a_mount_that_moves_under_way_restarts_the_walk_once(world) -> None:
+def test_a_mount_that_moves_under_way_restarts_the_walk_once(world: World) -> None:
     world.says("s:1", "/", down("/a", "old:1", cluster_id="c1", epoch=1))
     world.says("s:1", "/", down("/a", "new:1", cluster_id="c2", epoch=2))
     world.says("old:1", "/b", here("/b/x"), cluster_id="c1", epoch=2)
@@ -277,12 +280,12 @@ def test_a_mount_that_moves_under_way_restarts_the_walk_once(world) -> None:
     assert world.endpoints() == ["s:1", "old:1", "s:1", "new:1"]
 
 
-def test_only_an_outcome_says_absent(world) -> None:
+def test_only_an_outcome_says_absent(world: World) -> None:
     world.says("s:1", "/la", errors.Absent("says some proxy"))
     assert type(failure(world.run(start("/la/x")))) is errors.Lame
 
 
-def test_a_site_link_is_the_word_of_ones_own_servers_only(world) -> None:
+def test_a_site_link_is_the_word_of_ones_own_servers_only(world: World) -> None:
     world.says("s:1", "/la", link("/tracking", "/la/t", site_link=True), path="/tracking")
     world.says("s:1", "/la", here("/la/t"), path="/la/t")
     assert isinstance(world.run(start("/tracking")), Found)
@@ -302,7 +305,7 @@ def test_a_site_link_is_the_word_of_ones_own_servers_only(world) -> None:
 # -- hints ---------------------------------------------------------------------------------
 
 
-def test_a_hint_that_does_not_answer_is_tried_again_by_the_tree(world) -> None:
+def test_a_hint_that_does_not_answer_is_tried_again_by_the_tree(world: World) -> None:
     world.says("s:1", "/la", direct("/ny/t", "stale:1"), path="/ny/t/x")
     world.says("s:1", "/la", direct("/ny", "ny:1"), path="/ny")
     world.says("ny:1", "/ny", down("/ny/t", "nyt:1"))
@@ -325,7 +328,9 @@ def test_a_hint_that_does_not_answer_is_tried_again_by_the_tree(world) -> None:
         {"mount": "/moved", "cluster_id": "c"},
     ],
 )
-def test_a_hint_to_another_child_or_epoch_is_tried_again_by_the_tree(world, wrong) -> None:
+def test_a_hint_to_another_child_or_epoch_is_tried_again_by_the_tree(
+    world: World, wrong: dict[str, Any]
+) -> None:
     hint = direct("/ny/t", "h:1", cluster_id="c", epoch=1)
     world.says("s:1", "/la", hint, path="/ny/t/x")
     world.says("h:1", outcome=here("/ny/t/x"), **wrong)
@@ -338,7 +343,7 @@ def test_a_hint_to_another_child_or_epoch_is_tried_again_by_the_tree(world, wron
         assert type(failure(world.run(start("/ny/t/x")))) is errors.Lame
 
 
-def test_when_neither_hint_nor_tree_answers_the_owner_is_named(world) -> None:
+def test_when_neither_hint_nor_tree_answers_the_owner_is_named(world: World) -> None:
     world.says(
         "s:1", "/la", direct("/ny/t", "nyt:1", cluster_id="c9", cluster="ny-t"), path="/ny/t/x"
     )
@@ -351,14 +356,14 @@ def test_when_neither_hint_nor_tree_answers_the_owner_is_named(world) -> None:
     assert len(error.attempts) == 6
 
 
-def test_the_tree_beats_the_hint_when_it_says_absent(world) -> None:
+def test_the_tree_beats_the_hint_when_it_says_absent(world: World) -> None:
     world.says("s:1", "/la", direct("/ny/t", "gone:1"), path="/ny/t/x")
     world.says("s:1", "/la", direct("/ny", "ny:1"), path="/ny")
     world.says("ny:1", "/ny", absent("/ny"))
     assert isinstance(world.run(start("/ny/t/x")), NotThere)
 
 
-def test_what_is_known_beforehand_saves_the_way_and_is_dropped_when_wrong(world) -> None:
+def test_what_is_known_beforehand_saves_the_way_and_is_dropped_when_wrong(world: World) -> None:
     known = referral(Way.CACHE, "/ny", "ny:1", cluster_id="/ny")
     world.says("ny:1", "/ny", here("/ny/x"))
     assert isinstance(world.run(start("/ny/x", hint=lambda _: known)), Found)
@@ -392,7 +397,7 @@ def test_what_is_known_beforehand_saves_the_way_and_is_dropped_when_wrong(world)
         ([errors.LimitExceeded("busy"), errors.LimitExceeded("busy")], errors.LimitExceeded),
     ],
 )
-def test_what_a_hops_failures_come_to(world, said, kind) -> None:
+def test_what_a_hops_failures_come_to(world: World, said: Any, kind: type[KdirError]) -> None:
     world.says("s:1", "/", down("/a", "a:1", "a:2"))
     world.says("a:1", "/a", said[0])
     world.says("a:2", "/a", said[1])
@@ -401,7 +406,7 @@ def test_what_a_hops_failures_come_to(world, said, kind) -> None:
     assert error.attempts
 
 
-def test_no_route_is_said_by_the_servers_to_begin_with_and_those_above(world) -> None:
+def test_no_route_is_said_by_the_servers_to_begin_with_and_those_above(world: World) -> None:
     world.says("s:1", "/la", errors.NoRoute("no parent"))
     assert type(failure(world.run(start("/ny/x")))) is errors.NoRoute
     other = World()
@@ -410,28 +415,30 @@ def test_no_route_is_said_by_the_servers_to_begin_with_and_those_above(world) ->
     assert type(failure(other.run(start("/ny/x")))) is errors.NoRoute
 
 
-def test_a_mount_without_servers_is_unreachable_not_absent(world) -> None:
+def test_a_mount_without_servers_is_unreachable_not_absent(world: World) -> None:
     world.says("s:1", "/", down("/a", cluster="waiting", cluster_id="c1"))
     error = failure(world.run(start("/a/x")))
     assert type(error) is errors.Unreachable
     assert error.metadata["cluster_id"] == "c1"
 
 
-def test_nobody_to_begin_with(world) -> None:
+def test_nobody_to_begin_with(world: World) -> None:
     assert type(failure(world.run(start("/a", "s:1", "s:2")))) is errors.Unreachable
 
 
-def test_the_time_is_over(world) -> None:
+def test_the_time_is_over(world: World) -> None:
     walk = start("/a")
     walk.next()
     walk.out_of_time()
-    assert type(failure(walk.next())) is errors.DeadlineExceeded
+    end = walk.next()
+    assert not isinstance(end, Ask)
+    assert type(failure(end)) is errors.DeadlineExceeded
 
 
 # -- no travel in time -------------------------------------------------------------------------
 
 
-def test_an_older_answer_than_was_seen_is_taken_from_nobody(world) -> None:
+def test_an_older_answer_than_was_seen_is_taken_from_nobody(world: World) -> None:
     world.floor = {"/a": Position("i1", 7)}
     world.says("s:1", "/a", here("/a/x"), revision=6)
     world.says("s:2", "/a", here("/a/x"), revision=7)
@@ -441,7 +448,7 @@ def test_an_older_answer_than_was_seen_is_taken_from_nobody(world) -> None:
     assert world.verdicts == [Verdict.OLD, Verdict.ACCEPTED]
 
 
-def test_a_server_that_lags_is_told_what_to_wait_for(world) -> None:
+def test_a_server_that_lags_is_told_what_to_wait_for(world: World) -> None:
     world.floor = {"/a": Position("i1", 7)}
     world.says("s:1", "/a", here("/a/x"), revision=6)
     world.says("s:1", "/a", here("/a/x"), revision=8)
@@ -449,14 +456,14 @@ def test_a_server_that_lags_is_told_what_to_wait_for(world) -> None:
     assert [ask.after for ask in world.asks] == [None, Position("i1", 7)]
 
 
-def test_a_server_that_goes_on_lagging_is_not_ready(world) -> None:
+def test_a_server_that_goes_on_lagging_is_not_ready(world: World) -> None:
     world.floor = {"/a": Position("i1", 7)}
     world.says("s:1", "/a", here("/a/x"), revision=6)
     assert type(failure(world.run(start("/a/x")))) is errors.NotReady
     assert len(world.asks) == 2
 
 
-def test_revisions_of_two_lives_say_nothing_about_each_other(world) -> None:
+def test_revisions_of_two_lives_say_nothing_about_each_other(world: World) -> None:
     world.floor = {"/a": Position("an earlier life", 700)}
     world.says("s:1", "/a", here("/a/x"), revision=6)
     assert isinstance(world.run(start("/a/x")), Found)
@@ -465,7 +472,7 @@ def test_revisions_of_two_lives_say_nothing_about_each_other(world) -> None:
 # -- links ---------------------------------------------------------------------------------
 
 
-def test_a_rewrite_begins_a_new_walk(world) -> None:
+def test_a_rewrite_begins_a_new_walk(world: World) -> None:
     world.says("s:1", "/", link("/l", "/ny/t/x"), path="/l/x")
     world.says("s:1", "/", down("/ny", "ny:1"), path="/ny/t/x")
     world.says("ny:1", "/ny", here("/ny/t/x"))
@@ -475,7 +482,7 @@ def test_a_rewrite_begins_a_new_walk(world) -> None:
     assert not end.links[0].fallback
 
 
-def test_first_falls_back_when_a_target_cannot_be_asked(world) -> None:
+def test_first_falls_back_when_a_target_cannot_be_asked(world: World) -> None:
     world.says("s:1", "/", link("/l", "/a/x", "/b/x"), path="/l/x")
     world.says("s:1", "/", down("/a", "a:1"), path="/a/x")
     world.says("s:1", "/", down("/b", "b:1"), path="/b/x")
@@ -486,7 +493,7 @@ def test_first_falls_back_when_a_target_cannot_be_asked(world) -> None:
     assert end.lifetime_seconds <= 5, "the first target may be back"
 
 
-def test_a_fallback_is_not_for_writers(world) -> None:
+def test_a_fallback_is_not_for_writers(world: World) -> None:
     world.says("s:1", "/", link("/l", "/a/x", "/b/x"), path="/l/x")
     world.says("s:1", "/", down("/a", "a:1"), path="/a/x")
     assert type(failure(world.run(start("/l/x", for_writes=True)))) is errors.Unreachable
@@ -498,7 +505,7 @@ def test_a_fallback_is_not_for_writers(world) -> None:
     assert isinstance(other.run(start("/l/x", for_writes=True)), Found)
 
 
-def test_first_does_not_fall_back_on_absent_unless_it_says_so(world) -> None:
+def test_first_does_not_fall_back_on_absent_unless_it_says_so(world: World) -> None:
     for says_so in (False, True):
         world = World()
         rewrite = link("/l", "/a/x", "/b/x", fall_back_on_absent=says_so)
@@ -508,14 +515,14 @@ def test_first_does_not_fall_back_on_absent_unless_it_says_so(world) -> None:
         assert isinstance(world.run(start("/l/x")), Found if says_so else NotThere)
 
 
-def test_nobody_says_absent_while_an_earlier_target_cannot_say(world) -> None:
+def test_nobody_says_absent_while_an_earlier_target_cannot_say(world: World) -> None:
     world.says("s:1", "/", link("/l", "/a/x", "/b/x"), path="/l/x")
     world.says("s:1", "/", down("/a", "a:1"), path="/a/x")
     world.says("s:1", "/", absent(), path="/b/x")
     assert type(failure(world.run(start("/l/x")))) is errors.Unreachable
 
 
-def test_union_takes_the_first_target_that_has_the_name(world) -> None:
+def test_union_takes_the_first_target_that_has_the_name(world: World) -> None:
     world.says("s:1", "/", link("/l", "/a/x", "/b/x", mode=LinkMode.UNION), path="/l/x")
     world.says("s:1", "/", absent(), path="/a/x")
     world.says("s:1", "/", here("/b/x"), path="/b/x")
@@ -525,14 +532,14 @@ def test_union_takes_the_first_target_that_has_the_name(world) -> None:
     assert end.lifetime_seconds == 5, "no longer than the first target's absence"
 
 
-def test_union_is_unreachable_while_an_earlier_target_cannot_say(world) -> None:
+def test_union_is_unreachable_while_an_earlier_target_cannot_say(world: World) -> None:
     world.says("s:1", "/", link("/l", "/a/x", "/b/x", mode=LinkMode.UNION), path="/l/x")
     world.says("s:1", "/", down("/a", "a:1"), path="/a/x")
     world.says("s:1", "/", here("/b/x"), path="/b/x")
     assert type(failure(world.run(start("/l/x")))) is errors.Unreachable
 
 
-def test_a_union_that_nobody_has_is_absent_where_its_first_target_would_be(world) -> None:
+def test_a_union_that_nobody_has_is_absent_where_its_first_target_would_be(world: World) -> None:
     world.says("s:1", "/", link("/l", "/a/x", "/b/x", mode=LinkMode.UNION), path="/l/x")
     world.says("s:1", "/", absent(), path="/a/x")
     world.says("s:1", "/", absent(), path="/b/x")
@@ -541,14 +548,14 @@ def test_a_union_that_nobody_has_is_absent_where_its_first_target_would_be(world
     assert str(end.path) == "/a/x"
 
 
-def test_a_union_is_told_apart_when_asked(world) -> None:
+def test_a_union_is_told_apart_when_asked(world: World) -> None:
     world.says("s:1", "/", link("/l", "/a", "/b", mode=LinkMode.UNION))
     end = world.run(start("/l", split_unions=True))
     assert isinstance(end, Split)
     assert list(map(str, end.rewrite.paths)) == ["/a", "/b"]
 
 
-def test_links_in_links(world) -> None:
+def test_links_in_links(world: World) -> None:
     world.says("s:1", "/", link("/l", "/m/x", "/b/x"), path="/l/x")
     world.says("s:1", "/", link("/m", "/c/x", "/d/x"), path="/m/x")
     world.says("s:1", "/", down("/c", "c:1"), path="/c/x")
@@ -559,7 +566,7 @@ def test_links_in_links(world) -> None:
     assert [(str(step.link), step.fallback) for step in end.links] == [("/l", True)]
 
 
-def test_a_circle_of_links_ends(world) -> None:
+def test_a_circle_of_links_ends(world: World) -> None:
     world.says("s:1", "/", link("/l", "/m/x"), path="/l/x")
     world.says("s:1", "/", link("/m", "/l/x"), path="/m/x")
     error = failure(world.run(start("/l/x")))
@@ -567,7 +574,7 @@ def test_a_circle_of_links_ends(world) -> None:
     assert error.metadata["chain"] == "/l/x → /m/x → /l/x"
 
 
-def test_links_that_grow_for_ever_end(world) -> None:
+def test_links_that_grow_for_ever_end(world: World) -> None:
     class Growing(World):
         def run(self, walk: Resolution, most: int = 200) -> End:
             while isinstance(step := walk.next(), Ask):
@@ -607,14 +614,14 @@ def test_sixteen_hops_are_allowed_and_not_one_more() -> None:
     assert "h16:1" in error.metadata["chain"]
 
 
-def test_twenty_endpoints_of_a_referral_are_asked(world) -> None:
+def test_twenty_endpoints_of_a_referral_are_asked(world: World) -> None:
     many = [f"a{n}:1" for n in range(10_000)]
     world.says("s:1", "/", down("/a", *many))
     assert type(failure(world.run(start("/a/x")))) is errors.Unreachable
     assert len(world.asks) == 21
 
 
-def test_fifty_calls_and_not_one_more(world) -> None:
+def test_fifty_calls_and_not_one_more(world: World) -> None:
     world.says("s:1", "/", link("/l", *(f"/t{n}/x" for n in range(20))), path="/l/x")
     for n in range(20):
         servers = [f"t{n}-{k}:1" for k in range(20)]
@@ -625,7 +632,7 @@ def test_fifty_calls_and_not_one_more(world) -> None:
     assert "50 calls" in error.message
 
 
-def test_the_time_left_is_split_among_those_that_could_still_be_asked(world) -> None:
+def test_the_time_left_is_split_among_those_that_could_still_be_asked(world: World) -> None:
     walk = start("/a/x", "s:1", "s:2")
     first = walk.next()
     assert isinstance(first, Ask)
@@ -640,7 +647,7 @@ def test_the_time_left_is_split_among_those_that_could_still_be_asked(world) -> 
     assert step.share == 1 / 2, "the tree must still have its turn"
 
 
-def test_an_endpoint_that_is_not_allowed_is_not_asked(world) -> None:
+def test_an_endpoint_that_is_not_allowed_is_not_asked(world: World) -> None:
     world.says("s:1", "/", down("/a", "bad:1", "good:1"))
     world.says("good:1", "/a", here("/a/x"))
     refusal: Callable[[str], str] = lambda e: "no" if e == "bad:1" else ""  # noqa: E731
@@ -651,7 +658,7 @@ def test_an_endpoint_that_is_not_allowed_is_not_asked(world) -> None:
     assert type(failure(other.run(start("/a/x", refusal=refusal)))) is errors.BadReferral
 
 
-def test_a_server_that_walks_for_us_may_answer_for_any_path(world) -> None:
+def test_a_server_that_walks_for_us_may_answer_for_any_path(world: World) -> None:
     sender = Sender("ny", p("/ny"))
     walk = start("/l/x", recursive=True)
     step = walk.next()
@@ -661,7 +668,7 @@ def test_a_server_that_walks_for_us_may_answer_for_any_path(world) -> None:
     assert isinstance(walk.next(), Found)
 
 
-def test_a_server_that_will_not_walk_for_us_refers_us(world) -> None:
+def test_a_server_that_will_not_walk_for_us_refers_us(world: World) -> None:
     world.says("s:1", "/", down("/a", "a:1"))
     world.says("a:1", "/a", here("/a/x"))
     assert isinstance(world.run(start("/a/x", recursive=True)), Found)
@@ -671,14 +678,14 @@ def test_a_server_that_will_not_walk_for_us_refers_us(world) -> None:
 # -- circles -------------------------------------------------------------------------------
 
 
-def test_a_server_that_refers_to_itself(world) -> None:
+def test_a_server_that_refers_to_itself(world: World) -> None:
     world.says("s:1", "/la", up("/", "s:1"))
     error = failure(world.run(start("/x")))
     assert type(error) is errors.ReferralLoop
     assert len(world.asks) == 1
 
 
-def test_two_servers_that_refer_to_each_other(world) -> None:
+def test_two_servers_that_refer_to_each_other(world: World) -> None:
     world.says("s:1", "/la", up("/", "r:1"))
     world.says("r:1", "/", down("/x", "s:1"))
     walk = start("/x/y")
@@ -688,7 +695,7 @@ def test_two_servers_that_refer_to_each_other(world) -> None:
     assert walk.learned == ()
 
 
-def test_after_a_circle_the_other_servers_are_asked(world) -> None:
+def test_after_a_circle_the_other_servers_are_asked(world: World) -> None:
     world.says("s:1", "/la", up("/", "r:1", "r:2"))
     world.says("r:1", "/", down("/x", "s:1"))
     world.says("r:2", "/", here("/x/y"))

@@ -1,7 +1,8 @@
 """Every error survives the way through a real gRPC call, and nothing else can pass for one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
+from typing import Any
 
 import grpc
 import pytest
@@ -20,8 +21,11 @@ def kinds(root: type[KdirError]) -> Iterator[type[KdirError]]:
         yield from kinds(child)
 
 
+Raise = Callable[[BaseException], grpc.RpcError]
+
+
 class Failed(grpc.RpcError):
-    def __init__(self, code: grpc.StatusCode, details: str, trailing: object = ()) -> None:
+    def __init__(self, code: grpc.StatusCode, details: str, trailing: Any = ()) -> None:
         self._all = (code, details, trailing)
 
     def code(self) -> grpc.StatusCode:
@@ -30,12 +34,12 @@ class Failed(grpc.RpcError):
     def details(self) -> str:
         return self._all[1]
 
-    def trailing_metadata(self) -> object:
+    def trailing_metadata(self) -> Any:
         return self._all[2]
 
 
 @pytest.fixture(scope="module")
-def raised() -> Iterator[object]:
+def raised() -> Iterator[Raise]:
     """Calls a real server whose only method raises what it is given."""
     box: list[BaseException] = []
 
@@ -43,15 +47,14 @@ def raised() -> Iterator[object]:
         code, message, trailing = status.to_status(box[0], "req-1")
         context.set_trailing_metadata(trailing)
         context.abort(code, message)
-        return b""
 
     server = grpc.server(futures.ThreadPoolExecutor(1))
-    handlers = {"Fail": grpc.unary_unary_rpc_method_handler(fail)}
+    handlers: dict[str, Any] = {"Fail": grpc.unary_unary_rpc_method_handler(fail)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.unary_unary("/t.T/Fail")
+        call: Any = channel.unary_unary("/t.T/Fail")
 
         def ask(error: BaseException) -> grpc.RpcError:
             box[:] = [error]
@@ -63,7 +66,7 @@ def raised() -> Iterator[object]:
     server.stop(0)
 
 
-def test_every_error_of_the_tree_comes_back_as_itself(raised) -> None:
+def test_every_error_of_the_tree_comes_back_as_itself(raised: Raise) -> None:
     for kind in {k for k in kinds(KdirError) if errors.by_reason(k.reason) is k}:
         sent = kind("what happened: é…", attempts=["a:1 no answer", "b:2 lame"], path="/la/é")
         rpc_error = raised(sent)
@@ -75,25 +78,28 @@ def test_every_error_of_the_tree_comes_back_as_itself(raised) -> None:
         assert got.metadata == {"path": "/la/é", "request_id": "req-1"}
 
 
-def test_there_is_exactly_one_error_info(raised) -> None:
+def test_there_is_exactly_one_error_info(raised: Raise) -> None:
     rpc_error = raised(errors.Absent("/la/x: absent", path="/la/x"))
-    (value,) = [v for k, v in rpc_error.trailing_metadata() if k == status.DETAILS_KEY]
+    trailing: Any = rpc_error.trailing_metadata()
+    (value,) = [value for key, value in trailing if key == status.DETAILS_KEY]
     (detail,) = status_pb2.Status.FromString(value).details
     info = error_details_pb2.ErrorInfo()
     assert detail.Unpack(info)
     assert (info.domain, info.reason) == ("kdir", "ABSENT")
 
 
-def test_a_bug_leaks_nothing(raised) -> None:
+def test_a_bug_leaks_nothing(raised: Raise) -> None:
     got = status.from_rpc_error(raised(RuntimeError("sqlite:///secret/place")))
     assert type(got) is errors.Internal
     assert "secret" not in str(got)
     assert got.metadata["request_id"] == "req-1"
 
 
-def test_a_huge_error_still_arrives_with_its_reason(raised) -> None:
+def test_a_huge_error_still_arrives_with_its_reason(raised: Raise) -> None:
     sent = errors.ReferralLoop(
-        "x" * 100_000, attempts=["y" * 100] * 500, **{f"k{i}": "z" * 9000 for i in range(50)}
+        "x" * 100_000,
+        attempts=["y" * 100] * 500,
+        metadata={f"k{i}": "z" * 9000 for i in range(50)},
     )
     got = status.from_rpc_error(raised(sent))
     assert type(got) is errors.ReferralLoop
@@ -111,7 +117,9 @@ def test_a_huge_error_still_arrives_with_its_reason(raised) -> None:
         (grpc.StatusCode.UNKNOWN, errors.Internal),
     ],
 )
-def test_without_error_info_the_code_decides_and_never_says_absent(code, kind) -> None:
+def test_without_error_info_the_code_decides_and_never_says_absent(
+    code: grpc.StatusCode, kind: type[KdirError]
+) -> None:
     assert type(status.from_rpc_error(Failed(code, "said a proxy"))) is kind
 
 
