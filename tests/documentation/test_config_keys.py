@@ -13,7 +13,9 @@ from directory.config import ConfigError, Limits, parse_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "operating.md"
-_ROW = re.compile(r"^\| `(?P<key>[^`]+)` \| (?:`(?P<example>[^`]+)`)? ?\| (?P<words>.+) \|$", re.MULTILINE)
+_ROW = re.compile(
+    r"^\| `(?P<key>[^`]+)` \| (?:`(?P<example>[^`]+)`)? ?\| (?P<words>.+) \|$", re.MULTILINE
+)
 _READERS = {"text", "flag", "path", "texts", "addresses", "table", "take"}
 _REFUSED = {"tls", "auth"}
 
@@ -44,6 +46,8 @@ def read_by_the_code() -> set[str]:
                     found.add(key)
             case ast.Call(func=ast.Name(id="_choice"), args=[_, ast.Constant(value=str(key)), *_]):
                 found.add(key)
+            case _:
+                pass
     return found
 
 
@@ -87,7 +91,7 @@ def _document(row: Documented) -> str:
     if table in _REFUSED:
         return f"[{table}]\n"
     assert row.example, f"{row.key} has no example"
-    assert row.key.rpartition(".")[2] in row.example or row.key in {"links"}
+    assert row.key.rpartition(".")[2] in row.example or row.key == "links"
     if table == "kafka":
         needed = "" if row.key == "kafka.bootstrap" else 'bootstrap = ["127.0.0.1:9092"]\n'
         return f"[kafka]\n{needed}{row.example}\n"

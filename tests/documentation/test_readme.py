@@ -1,0 +1,217 @@
+"""README's blocks are run: on real directory servers with a real Kafka broker behind them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deploy.local.ports import free_port
+from deploy.local.process import LocalProcess
+from directory.config import parse_config
+from tests.conftest import SharedBroker
+from tests.federation import Federation, Server, eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+_BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```", re.MULTILINE | re.DOTALL)
+_TOPIC = "search.clicks"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    section: str
+    language: str
+    body: str
+
+
+def blocks() -> list[Block]:
+    """README's fenced blocks, in order."""
+    text = (ROOT / "README.md").read_text()
+    found = []
+    for match in _BLOCK.finditer(text):
+        section = re.findall(r"^## (.+)$", text[: match.start()], re.MULTILINE)
+        found.append(Block(section[-1] if section else "", match["language"], match["body"]))
+    return found
+
+
+def block(section: str, language: str, number: int = 0) -> str:
+    """One of them."""
+    of_kind = [one for one in blocks() if (one.section, one.language) == (section, language)]
+    return of_kind[number].body
+
+
+def shell(line: str, environment: Mapping[str, str]) -> str:
+    """What a command line prints on stdout; it must succeed."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", line],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": programs, **environment},
+    )
+    assert done.returncode == 0, f"$ {line}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def broker(kafka_broker: SharedBroker) -> SharedBroker:
+    """The shared broker, with the topic that README speaks of."""
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    client = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, "log_level": 0})
+    made = client.create_topics([NewTopic(_TOPIC, 2, replication_factor=1)])[_TOPIC]
+    try:
+        made.result(timeout=30)
+    except KafkaException as refused:
+        if refused.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+    return kafka_broker
+
+
+def await_topic(server: Server, path: str) -> None:
+    """Returns once the server has adopted the topic."""
+    eventually(lambda: server.outcome(path) == "resolution")
+
+
+@pytest.fixture(scope="module")
+def federation(
+    broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Federation]:
+    """The picture, without la-metrics; both Kafka clusters are one broker."""
+    kafka = {"bootstrap": [broker.bootstrap], "split_on": "."}
+    with Federation(tmp_path_factory.mktemp("readme")) as made:
+        made.start("/")
+        made.join("/la", "/", site="la")
+        made.join("/ny", "/", site="ny")
+        made.join("/la/tracking", "/la", site="la", kafka=kafka)
+        made.join("/ny/tracking", "/ny", site="ny", kafka=kafka)
+        for mount in ("/la/tracking", "/ny/tracking"):
+            await_topic(made[mount], f"{mount}/search/clicks")
+        eventually(lambda: "/ny/tracking" in made["/la"].mounted())
+        yield made
+
+
+@pytest.fixture
+def at(federation: Federation, tmp_path: Path) -> dict[str, str]:
+    """The environment of somebody whose nearest server is la's."""
+    return {
+        "KDIR_AT": federation["/la"].address,
+        "KDIR_INDEX": str(tmp_path / "index"),
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+
+
+def test_every_block_is_tried_by_a_test_below() -> None:
+    tried = [
+        ("", "text"),  # the picture
+        ("See it", "sh"),
+        ("Serve the Kafka that you have", "sh"),
+        ("Serve the Kafka that you have", "sh"),
+        ("Find a topic", "sh"),
+        ("Find a topic", "python"),
+        ("Configure a server", "toml"),
+    ]
+    assert [(one.section, one.language) for one in blocks()] == tried
+
+
+def test_the_targets_of_make_are_there() -> None:
+    targets = re.findall(r"^make ([a-z-]+)", block("See it", "sh"), re.MULTILINE)
+    assert targets == ["demo", "demo-down", "test"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert [one for one in targets if not re.search(rf"^{one}:.*## ", makefile, re.MULTILINE)] == []
+
+
+@contextmanager
+def serving(line: str, folder: Path) -> Iterator[str]:
+    """Runs the README's one-liner; gives the address that it serves on."""
+    address = f"127.0.0.1:{free_port()}"
+    words = line.split()
+    assert words[0] == "kdir"
+    # All as it stands there, but not on the port that a server of somebody's may have.
+    command = [str(Path(sys.executable).parent / "kdir"), *words[1:], "--listen", address]
+    server = LocalProcess(
+        command, folder / "server.log", environment={"XDG_STATE_HOME": str(folder / "state")}
+    )
+    server.start()
+    try:
+        server.await_ready(lambda: "serving " in server.tail(), 30)
+        yield address
+    finally:
+        server.kill()
+
+
+def test_the_one_liner_serves_a_running_kafka(broker: SharedBroker, tmp_path: Path) -> None:
+    section = "Serve the Kafka that you have"
+    line = block(section, "sh").strip().replace("HOST:9092", broker.bootstrap)
+    listing, resolving, locating = block(section, "sh", 1).splitlines()
+    with serving(line, tmp_path) as address:
+        environment = {"KDIR_AT": address, "XDG_CACHE_HOME": str(tmp_path)}
+        names = eventually(lambda: shell(listing, environment).split())
+        eventually(lambda: _TOPIC in shell(listing, environment).split())
+        assert f"-t {_TOPIC}" in shell(f"{resolving} -o kcat", environment)
+        assert _TOPIC in shell(resolving, environment)
+        assert shell(locating, environment).startswith(f"/la/tracking/{_TOPIC}")
+    assert not any(name.startswith("__") for name in names)
+    assert (tmp_path / "state" / "kdir" / "la-tracking.sqlite").exists()
+
+
+@pytest.mark.timeout(300)
+def test_finding_a_topic(at: dict[str, str], broker: SharedBroker) -> None:
+    shown = {line: shell(line, at) for line in block("Find a topic", "sh").splitlines()}
+    assert "la-tracking" in shown["kdir tree /"]
+    assert "clicks" in shown["kdir ls -l /la/tracking/search"]
+    assert shown["kdir resolve -o kcat /la/tracking/search/clicks"] == (
+        f"-b {broker.bootstrap} -t {_TOPIC}\n"
+    )
+    assert shown[f"kdir which la-tracking {_TOPIC}"].startswith("/la/tracking/search/clicks")
+    assert "ny-tracking" in shown["kdir trace /ny/tracking/search/clicks"]
+    for path in ("/la/tracking/search/clicks", "/ny/tracking/search/clicks"):
+        assert path in shown["kdir find click"]
+
+
+def test_the_python_that_is_shown(at: dict[str, str], broker: SharedBroker) -> None:
+    code = block("Find a topic", "python").replace("127.0.0.1:7420", at["KDIR_AT"])
+    assert at["KDIR_AT"] in code
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.split(maxsplit=2)[:2] == ["la-tracking", _TOPIC]
+    assert broker.bootstrap in done.stdout
+
+
+def test_the_config_that_is_shown_is_right(tmp_path: Path) -> None:
+    text = block("Configure a server", "toml")
+    config = parse_config(tomllib.loads(text))
+    assert (config.cluster, str(config.mount)) == ("la-tracking", "/la/tracking")
+    file = tmp_path / "server.toml"
+    file.write_text(text)
+    said = shell(f"kdir server --check --config {file}", {})
+    assert "would serve /la/tracking" in said
+    assert list(tmp_path.iterdir()) == [file]  # and touched nothing
+
+
+def test_the_exit_codes_are_those_of_the_errors() -> None:
+    from resolver.errors import Absent, Conflict, Denied, InvalidInput, Unavailable
+
+    section = (ROOT / "README.md").read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+    shown = dict(re.findall(r"^\| (\d) \| ([a-z]+)", section, re.MULTILINE))
+    codes = [kind.exit_code for kind in (Absent, InvalidInput, Unavailable, Denied, Conflict)]
+    assert [shown[str(code)] for code in (0, *codes)] == [
+        "ok",
+        "absent",
+        "usage",
+        "unavailable",
+        "denied",
+        "conflict",
+    ]
