@@ -31,7 +31,9 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A server is back at once after a restart; gRPC's own back-off would wait for up to 2 minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # In spite of its name this bounds a connection attempt: with 100 ms, nothing that is two TLS
+    # round trips over an ocean away, or busy, is ever reached (grpc/grpc#33423).
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # More rarely than the least interval that any gRPC server takes by default (5 minutes), and
     # never while idle: else GOAWAY "too_many_pings" (gRPC's doc/keepalive.md). Streams notice a
