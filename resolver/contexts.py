@@ -18,9 +18,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from resolver.errors import InvalidArgument
 
@@ -45,8 +44,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _KEYS = ("servers", "protected")
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """Directory servers to begin with, each ``host:port``."""
 
     name: str
@@ -54,12 +52,11 @@ class Context:
     protected: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Contexts:
+class Contexts(NamedTuple):
     """All contexts by name, and the current one's name ("" = none)."""
 
     current: str = ""
-    by_name: Mapping[str, Context] = field(default_factory=lambda: MappingProxyType({}))
+    by_name: Mapping[str, Context] = MappingProxyType({})
 
     def get(self, name: str) -> Context:
         """The context of that name.

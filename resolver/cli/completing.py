@@ -20,8 +20,6 @@ ASK_SECONDS: Final = 1.0
 """A person waits at the prompt."""
 OLD_SECONDS: Final = 86_400.0
 """So old may be what is offered while nobody answers."""
-MOST_NAMES: Final = 500
-"""More than this is nothing to choose from."""
 
 _BASH: Final = r"""# bash completion of kdir
 _kdir() {
@@ -199,7 +197,7 @@ def _files(current: str) -> Iterator[str]:
 
 def _paths(current: str, said: Sequence[str]) -> list[str]:
     """Paths that begin with ``current``, from what was listed lately or from the servers."""
-    from resolver.cli.names import FRESH_SECONDS, Names
+    from resolver.cli.names import FRESH_SECONDS, MOST_NAMES, Names
 
     if not current.startswith("/"):
         return [] if current else ["/"]
@@ -226,7 +224,7 @@ def _servers(said: Sequence[str]) -> tuple[str, ...]:
 
 
 def _said(words: Sequence[str], name: str) -> str:
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         if word == name:
             return following
         if word.startswith(f"{name}="):
@@ -237,6 +235,7 @@ def _said(words: Sequence[str], name: str) -> str:
 def _ask(servers: Sequence[str], directory: str, start: str) -> list[str] | None:
     """The names that begin with ``start``, from the servers; None when nobody says."""
     from resolver.cli.entries import display_name
+    from resolver.cli.names import MOST_NAMES
     from resolver.client import Resolver
     from resolver.errors import KdirError
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["explain", "headline", "hints"]
 
 _MOST_ATTEMPTS = 8
+_COULD_NOT_SAY = 3
 
 
 def explain(error: KdirError, session: Session | None) -> None:
@@ -37,8 +38,10 @@ def explain(error: KdirError, session: Session | None) -> None:
     print(f"error: {headline(error)} ({error.reason})", file=sys.stderr)
     for hint in hints(error):
         print(f"  {hint}", file=sys.stderr)
-    attempts = error.attempts
-    most = len(attempts) if session is not None and session.verbose else _MOST_ATTEMPTS
+    verbose = session is not None and session.verbose
+    # Who was asked says something where nobody could answer; else the answer says it all.
+    attempts = error.attempts if verbose or error.exit_code == _COULD_NOT_SAY else ()
+    most = len(attempts) if verbose else _MOST_ATTEMPTS
     for attempt in attempts[:most]:
         print(f"  asked: {attempt}", file=sys.stderr)
     if len(attempts) > most:

@@ -123,7 +123,17 @@ def _leaves(entry: entry_pb2.Entry) -> Iterator[tuple[str, str]]:
         elif isinstance(value, list):
             yield key, ",".join(map(str, value))
         else:
-            yield key, str(value).removeprefix("PROVISION_").removeprefix("LINK_MODE_").lower()
+            yield key, _plainer(value)
+
+
+def _plainer(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    for prefix in ("PROVISION_", "LINK_MODE_", "LINK_WRITES_", "MOUNT_STATE_"):
+        if text.startswith(prefix):
+            return text.removeprefix(prefix).lower()
+    return text
 
 
 def _shown(value: str | None) -> str:

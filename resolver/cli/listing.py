@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resolver.cli import units
 from resolver.cli.entries import COLUMNS, display_name, display_path, kind_of, row
@@ -13,7 +13,7 @@ from resolver.cli.session import Place, place
 from resolver.errors import KdirError
 
 if TYPE_CHECKING:
-    from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
+    from kdir.v1 import directory_pb2, entry_pb2, policies_pb2, resolve_pb2
 
     from resolver.cli.session import Session
     from resolver.listing import Listed, NotListed
@@ -27,6 +27,18 @@ _KIND_NAMES: Final = {
     "d": "directory", "dir": "directory", "directory": "directory", "t": "topic", "topic": "topic",
     "l": "link", "link": "link", "m": "mount", "mount": "mount",
 }  # fmt: skip
+
+
+class Item(NamedTuple):
+    """One entry to be shown."""
+
+    path: str
+    """By which it was reached."""
+    entry: entry_pb2.Entry
+    cluster: str
+    """The name of the cluster that it is of."""
+    inherited: policies_pb2.Policies | None
+    """What it inherits; None where nothing is set above."""
 
 
 # -- ls ------------------------------------------------------------------------------------------
@@ -52,84 +64,103 @@ def _ls(session: Session, arguments: Arguments) -> int:
 
 def _ls_one(session: Session, arguments: Arguments, word: str) -> None:
     if not _GLOB_SIGNS.isdisjoint(word):
-        from resolver.cli.expand import expand
+        _ls_glob(session, arguments, word)
+    elif arguments.flag("directory"):
+        _print(session, arguments, [_itself(session, place(word))], named_by_path=True)
+    elif arguments.flag("recursive") or not _ls_quickly(session, arguments, word):
+        _ls_resolved(session, arguments, place(word))
 
-        gaps: list[NotListed] = []
-        found = expand(session.resolver, word, gaps, include_system=arguments.flag("all"))
-        _print(session, arguments, _of_kinds(arguments, found), named_by_path=True)
-        _say_gaps(session, gaps)
-        return
-    where = place(word)
+
+def _ls_quickly(session: Session, arguments: Arguments, word: str) -> bool:
+    """List one page of the asked server's own; False = that is not what it takes."""
+    from resolver.cli.quick import whole_page
+
+    path = word.removesuffix("/") or "/"
+    page = whole_page(session, path, kinds=_kinds(arguments), include_system=arguments.flag("all"))
+    if page is None:
+        return False
+    cluster = page.authority.cluster.cluster
+    inherited = page.inherited if page.HasField("inherited") else None
+    items = [Item(one.path, one, cluster, inherited) for one in page.entries]
+    _print(session, arguments, items, named_by_path=False)
+    _remember(session, arguments, path, items)
+    return True
+
+
+def _ls_resolved(session: Session, arguments: Arguments, where: Place) -> None:
     recursive = arguments.flag("recursive")
-    if arguments.flag("directory"):
-        _print(session, arguments, iter([_itself(session, where)]), named_by_path=True)
-        return
     listing = session.resolver.list(
         where.path,
         recursive=recursive,
         kinds=_kinds(arguments),
         include_system=arguments.flag("all"),
     )
-    names = _print(session, arguments, iter(listing), named_by_path=recursive)
+    _print(session, arguments, map(_item, listing), named_by_path=recursive)
     _say_gaps(session, listing.not_listed)
-    whole = not (recursive or arguments.many("kind") or arguments.flag("all") or listing.is_partial)
-    if whole and names is not None and session.out.terminal:
-        from resolver.cli.names import Names
 
-        Names(session.servers()).store(str(where.path), "", names)
+
+def _ls_glob(session: Session, arguments: Arguments, word: str) -> None:
+    from resolver.cli.expand import expand
+
+    gaps: list[NotListed] = []
+    kinds = _kinds(arguments)
+    found = expand(session.resolver, word, gaps, include_system=arguments.flag("all"))
+    wanted = (_item(one) for one in found if not kinds or kind_of(one.entry) in kinds)
+    _print(session, arguments, wanted, named_by_path=True)
+    _say_gaps(session, gaps)
 
 
 def _kinds(arguments: Arguments) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_KIND_NAMES[kind] for kind in arguments.many("kind")))
 
 
-def _of_kinds(arguments: Arguments, found: Iterator[Listed]) -> Iterator[Listed]:
-    kinds = _kinds(arguments)
-    return (one for one in found if not kinds or kind_of(one.entry) in kinds)
+def _item(one: Listed) -> Item:
+    return Item(str(one.path), one.entry, one.authority.cluster.cluster, one.inherited)
 
 
-def _itself(session: Session, where: Place) -> Listed:
-    from resolver.listing import Listed
-
+def _itself(session: Session, where: Place) -> Item:
     found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=not where.directory)
-    return Listed(where.path, found.entry, found.authority, found.effective, where.path.parent)
+    return Item(str(where.path), found.entry, found.cluster, found.effective)
+
+
+def _remember(session: Session, arguments: Arguments, path: str, items: Sequence[Item]) -> None:
+    """Keep the names for completion, when a person listed all of them."""
+    from resolver.cli.names import MOST_NAMES, Names
+
+    whole = not (arguments.many("kind") or arguments.flag("all"))
+    if whole and session.out.terminal and len(items) < MOST_NAMES:
+        names = [display_name(one.entry).text for one in items]
+        Names(session.servers()).store(path, "", names)
 
 
 def _print(
-    session: Session, arguments: Arguments, found: Iterator[Listed], *, named_by_path: bool
-) -> list[str] | None:
-    """Print entries as they come; returns their names if they are few enough to be completed."""
-    from resolver.cli.completing import MOST_NAMES
-
-    out = session.out
-    names: list[str] = []
-    show = _printer(out, long=arguments.flag("long"), named_by_path=named_by_path)
-    chunk: list[Listed] = []
-    for one in found:
-        if len(names) <= MOST_NAMES:
-            names.append(display_name(one.entry).text)
-        chunk.append(one)
+    session: Session, arguments: Arguments, items: Iterable[Item], *, named_by_path: bool
+) -> None:
+    """Print entries as they come."""
+    show = _printer(session.out, long=arguments.flag("long"), named_by_path=named_by_path)
+    chunk: list[Item] = []
+    for item in items:
+        chunk.append(item)
         if len(chunk) == _CHUNK:
             show(chunk)
             chunk = []
     show(chunk)
-    return names if len(names) <= MOST_NAMES else None
 
 
-def _printer(out: Output, *, long: bool, named_by_path: bool) -> Callable[[Sequence[Listed]], None]:
+def _printer(out: Output, *, long: bool, named_by_path: bool) -> Callable[[Sequence[Item]], None]:
     """What prints a chunk of entries in the format asked for."""
     if out.structured:
-        return lambda chunk: _each(out.record, (one.entry for one in chunk))
+        return lambda chunk: _each(out.record, (item.entry for item in chunk))
     if out.format == "name":
-        return lambda chunk: out.lines(_reached(one) for one in chunk)
+        return lambda chunk: out.lines(_reached(item) for item in chunk)
     if long:
         table = Table(out, COLUMNS)
         return lambda chunk: table.rows(
-            [_long_row(one, human=out.human, named_by_path=named_by_path) for one in chunk]
+            [_long_row(item, human=out.human, named_by_path=named_by_path) for item in chunk]
         )
     short = Table(out, (Column(""), Column("")) if out.human else (Column(""),), header=False)
     return lambda chunk: short.rows(
-        [_short_row(one, human=out.human, named_by_path=named_by_path) for one in chunk]
+        [_short_row(item, human=out.human, named_by_path=named_by_path) for item in chunk]
     )
 
 
@@ -138,28 +169,29 @@ def _each(act: Callable[[Any], None], things: Iterable[Any]) -> None:
         act(thing)
 
 
-def _reached(one: Listed) -> str:
+def _reached(item: Item) -> str:
     """The path by which it was reached, which is the canonical one unless a link leads there."""
-    return str(one.path) if kind_of(one.entry) == "topic" else f"{str(one.path).rstrip('/')}/"
+    is_topic = kind_of(item.entry) == "topic"
+    return item.path if is_topic else f"{item.path.rstrip('/')}/"
 
 
-def _short_row(one: Listed, *, human: bool, named_by_path: bool) -> list[str | Styled]:
-    name = display_name(one.entry)
-    shown = Styled(_reached(one), name.style) if named_by_path else name
+def _short_row(item: Item, *, human: bool, named_by_path: bool) -> list[str | Styled]:
+    name = display_name(item.entry)
+    shown = Styled(_reached(item), name.style) if named_by_path else name
     if not human:
         return [shown]
     # Behind a link, and above all behind a union, say where it really is.
-    via_link = str(one.path) != one.entry.path
-    return [shown, Styled(one.entry.path, "faint") if via_link else ""]
+    via_link = item.path != item.entry.path
+    return [shown, Styled(item.entry.path, "faint") if via_link else ""]
 
 
-def _long_row(one: Listed, *, human: bool, named_by_path: bool) -> list[str | Styled]:
+def _long_row(item: Item, *, human: bool, named_by_path: bool) -> list[str | Styled]:
     return row(
-        one.entry,
-        cluster=one.authority.cluster.cluster,
-        inherited=one.inherited,
+        item.entry,
+        cluster=item.cluster,
+        inherited=item.inherited,
         human=human,
-        name=_reached(one) if named_by_path else "",
+        name=_reached(item) if named_by_path else "",
     )
 
 

@@ -5,6 +5,7 @@ Refuses to import anything that only some verbs need: start-up is felt on every 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -24,13 +25,28 @@ EXIT_BROKEN_PIPE = 141
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command line (``sys.argv`` by default); returns the exit code."""
-    words = sys.argv[1:] if words is None else words
+    """Run one command line; returns the exit code.
+
+    Without ``words`` it is the command itself: it runs ``sys.argv``, and ends the process.
+    """
+    if words is not None:
+        return _guarded(words)
+    code = _guarded(sys.argv[1:])
+    if "py4j" not in sys.modules:  # Spark has things to do at exit; nothing else of ours has
+        sys.stderr.flush()
+        # Taking gRPC and the interpreter apart would be a tenth of `kdir ls`.
+        os._exit(code)
+    return code
+
+
+def _guarded(words: Sequence[str]) -> int:
     try:
         code = _run(words)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read has enough. What is still buffered must not fail once more at exit.

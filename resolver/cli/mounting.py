@@ -42,10 +42,7 @@ def _mounts(session: Session, arguments: Arguments) -> int:
         rows = [_row(row, human=out.human) for row in answer.rows]
         Table(out, _COLUMNS).rows(rows + [_waiting(one, human=out.human) for one in answer.waiting])
     for child in answer.waiting:
-        out.note(
-            f"{child.cluster or child.cluster_id} waits to be mounted: {child.message}\n"
-            f"  kdir mount {child.mount or 'PATH'} --child {child.cluster_id}"
-        )
+        out.note(f"{child.cluster or child.cluster_id} waits: {child.message}", "warn")
     return 0
 
 

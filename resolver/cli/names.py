@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-__all__ = ["FRESH_SECONDS", "Names", "cache_folder"]
+__all__ = ["FRESH_SECONDS", "MOST_NAMES", "Names", "cache_folder"]
 
 FRESH_SECONDS: Final = 30.0
 """For so long a listing is completed from without asking again."""
+MOST_NAMES: Final = 500
+"""More than this is nothing to choose from, and is not kept."""
 _MOST_FILES: Final = 1_000
 
 
@@ -54,7 +56,7 @@ class Names:
             temporary = f"{path}.{os.getpid()}"
             with open(temporary, "w", encoding="ascii") as file:
                 file.write(
-                    "\n".join((f"{self._clock():.0f} {self._key(directory, start)}", *names))
+                    "\n".join((f"{self._clock():.3f} {self._key(directory, start)}", *names))
                 )
             os.replace(temporary, path)
             self._sweep()

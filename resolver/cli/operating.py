@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver.cli import units
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, Verb
-from resolver.errors import KdirError
+from resolver.errors import KdirError, NoRoute
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2
@@ -63,7 +63,7 @@ def _doctor(session: Session, arguments: Arguments) -> int:
     _set_up(session)
     for problem in problems:
         out.note(problem, "bad")
-    if not problems:
+    if not problems and not session.partial:
         out.note("all is well")
     session.partial = session.partial or bool(problems)
     return 0
@@ -76,7 +76,7 @@ def _place(look: _Look) -> tuple[str, str]:
 
 
 def _known(session: Session, named: Sequence[_Server]) -> list[_Server]:
-    """The servers of every mount that the first named server that answers knows of."""
+    """The servers of the root, and of every mount that the first of ``named`` to answer knows."""
     from kdir.v1 import federation_pb2
 
     from resolver.transport import method
@@ -91,12 +91,24 @@ def _known(session: Session, named: Sequence[_Server]) -> list[_Server]:
             )
         except KdirError:
             continue  # its own row says so
-        return [
+        return _root(session) + [
             _Server(endpoint, row.cluster_id, row.cluster, row.mount)
             for row in answer.rows
             for endpoint in row.endpoints or ("",)
         ]
     return []
+
+
+def _root(session: Session) -> list[_Server]:
+    """The servers of ``/``, which no mount names; none where nothing leads there."""
+    try:
+        root = session.resolver.owner_of("/")
+    except NoRoute:
+        return []  # a cluster of its own, without a parent
+    except KdirError as error:
+        session.missing(f"/: {error}")
+        return []
+    return [_Server(endpoint, root.cluster_id, root.cluster, "/") for endpoint in root.endpoints]
 
 
 def _look(session: Session, servers: Sequence[_Server]) -> list[_Look]:

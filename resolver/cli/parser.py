@@ -7,8 +7,7 @@ completion and parsing then read the same declarations.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from resolver.cli.session import Session
@@ -37,8 +36,7 @@ class UsageError(Exception):
         self.verb = verb
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """A flag, or with ``value`` (its name in help texts) an option that takes one."""
 
     names: tuple[str, ...]
@@ -55,8 +53,7 @@ class Option:
         return max(self.names, key=len).lstrip("-")
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):
     """A positional argument: at least ``least`` of them, at most ``most`` (None = any number)."""
 
     name: str
@@ -67,8 +64,7 @@ class Argument:
     choices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
+class Verb(NamedTuple):
     """One verb: what it takes, how it is explained, and what runs it.
 
     ``examples`` are command lines with what they do. With ``raw`` the words after the verb are
@@ -121,8 +117,7 @@ def _output_option(formats: tuple[str, ...]) -> Option:
     return Option(("-o", "--output"), "how to print", "FORMAT", choices=formats)
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """What was said: values by option key and by argument name, all as text."""
 
     verb: Verb

@@ -274,7 +274,7 @@ def _trace(session: Session, arguments: Arguments) -> int:
             Column("HOW"),
             Column("TOOK", True),
         ]
-        Table(session.out, columns).rows(rows)
+        Table(session.out, columns, header=False).rows(rows)
     if trace.error is not None:
         trace.error.attempts = ()  # the table has them
         raise trace.error

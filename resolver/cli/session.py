@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resolver.cli.output import Output
 from resolver.cli.parser import Arguments, UsageError
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Place", "Session", "place"]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A path as it was written on the command line: with a ``/`` behind it a directory is meant."""
 
     path: Path

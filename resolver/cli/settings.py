@@ -170,7 +170,7 @@ def _in_kafka(
     found = observed.get(key)
     if found == one.value:
         return "="
-    return Styled(f"drift: {shown(found) if found is not None else 'default'}", "warn")
+    return Styled(shown(found) if found is not None else "default", "warn")
 
 
 _ETAG: Final = Option(("--etag",), "only if the entry is still as stat -o json showed it", "ETAG")
@@ -223,7 +223,8 @@ VERBS: Final = (
         run=_effective,
         details=(
             "Each policy with its value, the path that set it (. = the entry itself) and what it\n"
-            "overrides. For a topic, KAFKA compares with what Kafka had at the last look."
+            "overrides. For a topic, KAFKA is what Kafka had at the last look: = the same,\n"
+            "else its value, or default for its own default. n/a is none of Kafka's."
         ),
         arguments=(_PATH,),
         formats=ENTRY_FORMATS[:3],

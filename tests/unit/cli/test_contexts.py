@@ -90,7 +90,7 @@ def test_who_is_asked(config: Path) -> None:
 
 def test_a_protected_context_wants_its_name_for_each_write(config: Path) -> None:
     config.write_text(WRITTEN.replace('"dev"', '"prod"'))
-    with pytest.raises(UsageError, match="protected: .* kdir mkdir --context prod"):
+    with pytest.raises(UsageError, match=r"protected: .* kdir mkdir --context prod"):
         _session("/a", verb="mkdir").allow_write("mkdir")
     _session("/a", "--context", "prod", verb="mkdir").allow_write("mkdir")
     _session("/a", "--context", "dev", verb="mkdir").allow_write("mkdir")

@@ -9,8 +9,8 @@ import yaml
 from google.protobuf import json_format, timestamp_pb2
 from hypothesis import given
 from hypothesis import strategies as st
-
 from kdir.v1 import entry_pb2, policies_pb2, watch_pb2
+
 from resolver.cli import units
 from resolver.cli.output import Column, Output, Styled, Table, kafka_uuid, plain, yaml_lines
 
