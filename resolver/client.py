@@ -7,6 +7,8 @@ cache and one clock.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -28,6 +30,7 @@ from resolver.walker import Positions, Walker
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from resolver.disk import Disk
     from resolver.following import Following
     from resolver.listing import Listing
     from resolver.outcome import Sender
@@ -38,6 +41,8 @@ __all__ = ["Listener", "Owner", "Resolver", "TopicLocation"]
 
 DEFAULT_TIMEOUT_SECONDS: Final = 2.0
 DEFAULT_STALE_SECONDS: Final = 86_400.0
+_SAVE_SECONDS: Final = 60.0
+"""A client that is killed loses the answers of so long."""
 
 _KINDS: Final = {"": 0, "directory": 1, "topic": 2, "link": 3, "mount": 4}
 
@@ -53,7 +58,9 @@ class Resolver:
         max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
             cannot be asked; 0 = never.
         recursive: let the servers walk on in one's name.
-        principal: whose memory this is; only the disk needs it, to keep those of two apart.
+        principal: whose memory this is: a file of another's is not read.
+        cache_file: where to remember answers across restarts; one file for one set of servers and
+            one principal. Whatever is wrong with it, it is as if it were not there.
         watch: follow the changes of the clusters that answer, so that what was resolved once is
             given again without a call, and changes are seen as they happen.
         transport: how to reach servers; given, it is the caller's to close.
@@ -74,6 +81,7 @@ class Resolver:
         max_stale_seconds: float = DEFAULT_STALE_SECONDS,
         recursive: bool = False,
         principal: str = "",
+        cache_file: str | os.PathLike[str] | None = None,
         watch: bool = False,
         transport: Transport | None = None,
         allow: AllowList | None = None,
@@ -101,6 +109,13 @@ class Resolver:
             self._lookups, self._cache, self._transport, self._health, self._rules, clock
         )
         self._kept = self._cache.answers.get
+        self._disk: Disk | None = None
+        self._saved_at = clock()
+        if cache_file is not None:
+            from resolver.disk import Disk
+
+            self._disk = Disk(cache_file, self._cache, self.servers, clock)
+            self._disk.load()
         self._following: Following | None = None
         if watch:
             self._follow_changes(automatic=True)
@@ -142,12 +157,15 @@ class Resolver:
                 now = self._clock()
                 if kept.until > now or (kept.followed is not None and kept.followed.until > now):
                     return kept.location
-        return self._lookups.find(
+        found = self._lookups.find(
             _path(path),
             Wanted(_kind(prefer), no_follow, for_writes),
             token,
             self._deadline(timeout_seconds),
         )
+        if self._disk is not None and self._clock() - self._saved_at > _SAVE_SECONDS:
+            self._save()
+        return found
 
     def resolve_many(
         self,
@@ -427,6 +445,7 @@ class Resolver:
         """Give back what was opened. The resolver cannot be used afterwards."""
         if self._following is not None:
             self._following.close()
+        self._save()
         if self._owns_transport:
             self._transport.close()
 
@@ -440,6 +459,13 @@ class Resolver:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _save(self) -> None:
+        self._saved_at = self._clock()
+        if self._disk is not None:
+            # A full disk must not end a program that could do without the file.
+            with contextlib.suppress(OSError):
+                self._disk.save()
 
     # -- inside ----------------------------------------------------------------------------
 

@@ -255,7 +255,7 @@ def test_many_paths_travel_in_few_calls(directory: MemoryDirectory) -> None:
     paths = [f"/ny/tracking/t{number}" for number in range(2500)]
     for path in paths:
         directory.topic(path)
-    resolver = directory.resolver("/la")
+    resolver = directory.resolver("/la", timeout_seconds=60)
     found = resolver.resolve_many(paths)
     assert all(isinstance(one, TopicLocation) for one in found)
     # Four hops, 1,000 paths a call.
