@@ -233,14 +233,14 @@ class _Change:
 
     def _attach(self, place: Place, directory: Directory) -> str:
         directory_id = directory.entry_id
+        if directory_id in {ROOT_ID, DELETED_ID}:
+            return f"entry id {directory_id} is reserved"
         node = self._nodes.get(directory_id)
         if node is not None:
             if (node.parent_id, node.name) != place:
                 return f"entry id {directory_id} stands elsewhere too"
             self._nodes[directory_id] = replace(node, directory=directory)
             return ""
-        if directory_id in {ROOT_ID, DELETED_ID}:
-            return f"entry id {directory_id} is reserved"
         above: Node | None = self._nodes.get(place.parent_id)
         at: int = place.parent_id
         while at != directory_id and above is not None and above.parent_id:
@@ -264,19 +264,17 @@ class _Change:
         for (key, name, record), physical_name in zip(changes, names, strict=True):
             place = Place(parent_id, name)
             old = topics.get(name)
-            if old is not None:
-                (old_name,) = self._codec.physical_names([old])
-                if old_name != physical_name and old_name is not None:
-                    self._physical = self._physical.remove(old_name, place)
-                elif record is not None:
-                    topics = topics.set(name, record)
-                    continue
+            old_name = None if old is None else self._codec.physical_names([old])[0]
             if record is not None and physical_name is not None:
                 topics = topics.set(name, record)
-                self._physical = self._physical.add(physical_name, place)
-                continue
-            topics = topics.delete(name)
-            if record is not None:
+            else:
+                topics = topics.delete(name)
+            if old_name != physical_name:
+                if old_name is not None:
+                    self._physical = self._physical.remove(old_name, place)
+                if physical_name is not None:
+                    self._physical = self._physical.add(physical_name, place)
+            if record is not None and physical_name is None:
                 self._unreadable[key] = why_no_topic(self._codec, record)
         self._set_contents(parent_id, contents._replace(topics=topics))
         if len(topics) != before:

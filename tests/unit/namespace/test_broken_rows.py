@@ -1,0 +1,175 @@
+"""What a store should never hold, and may: it is put aside with a reason, the rest is served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from directory.codec import ProtoCodec, record_to_proto
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Entry, Kind, Topic
+from directory.namespace.keys import directory_range, entry_key
+from directory.namespace.lookup import DirectoryAt, Missing, TopicAt, Unreadable, lookup
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Put, Remove, Write
+from resolver.errors import Internal
+
+CODEC = ProtoCodec()
+GOOD = Topic(entry_id=90, physical_name="good")
+
+
+def put(parent_id: int, name: str, entry: Entry) -> Put:
+    return Put(entry_key(parent_id, entry.kind, name), CODEC.encode(entry))
+
+
+def loaded(writes: Iterable[Write]) -> Snapshot:
+    rows = sorted((write.key, write.value) for write in writes if isinstance(write, Put))
+    return Snapshot.load(CODEC, "i", 1, [rows[:1], rows[1:]])
+
+
+def applied(writes: Iterable[Write]) -> Snapshot:
+    return Snapshot.empty(CODEC, "i").apply(1, tuple(writes))
+
+
+def both(*writes: Write) -> tuple[Snapshot, Snapshot]:
+    every = (put(ROOT_ID, "good", GOOD), *writes)
+    snapshots = (loaded(every), applied(every))
+    for snapshot in snapshots:
+        assert isinstance(lookup(snapshot, ("good",)), TopicAt)
+    return snapshots
+
+
+BAD_ROWS = [
+    (entry_key(ROOT_ID, Kind.TOPIC, "bad"), b"\xff\xff\xff", "not a kdir.v1.Entry"),
+    (entry_key(ROOT_ID, Kind.TOPIC, "bad"), b"", "entry_id: missing"),
+    (entry_key(ROOT_ID, Kind.DIRECTORY, "bad"), b"\xff", "not a kdir.v1.Entry"),
+    (
+        entry_key(ROOT_ID, Kind.TOPIC, "bad"),
+        CODEC.encode(Directory(entry_id=10)),
+        "not a topic's record",
+    ),
+    (entry_key(ROOT_ID, Kind.DIRECTORY, "bad"), CODEC.encode(GOOD), "topic's record under"),
+    (entry_key(ROOT_ID, Kind.TOPIC, "b d"), CODEC.encode(GOOD), "not a name"),
+    (entry_key(ROOT_ID, Kind.DIRECTORY, "bé"), CODEC.encode(Directory(entry_id=10)), "not a name"),
+    (entry_key(ROOT_ID, Kind.TOPIC, "é"), CODEC.encode(GOOD), "not a name"),
+    (entry_key(ROOT_ID, Kind.TOPIC, "") + b"\xff", CODEC.encode(GOOD), "can't decode"),
+    (entry_key(ROOT_ID, Kind.TOPIC, ""), CODEC.encode(GOOD), "not an entry key"),
+    (b"e/", b"", "not an entry key"),
+    (b"e/\0\0\0\0\0\0\0\1x", CODEC.encode(GOOD), "not an entry key"),
+    (entry_key(0, Kind.DIRECTORY, ""), CODEC.encode(Directory(entry_id=7)), "root"),
+    (entry_key(0, Kind.DIRECTORY, ""), b"\xff", "not a kdir.v1.Entry"),
+    (
+        entry_key(ROOT_ID, Kind.DIRECTORY, "bad"),
+        CODEC.encode(Directory(entry_id=ROOT_ID)),
+        "reserved",
+    ),
+    (
+        entry_key(ROOT_ID, Kind.DIRECTORY, "bad"),
+        CODEC.encode(Directory(entry_id=DELETED_ID)),
+        "reserved",
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "reason"), BAD_ROWS)
+def test_S21_one_bad_row_is_put_aside(key: bytes, value: bytes, reason: str) -> None:
+    for snapshot in both(Put(key, value)):
+        assert list(snapshot.quarantined) == [key]
+        assert reason in snapshot.quarantined[key]
+        assert snapshot.topic_count == 1
+        assert snapshot.directory_count == 0
+        healed = snapshot.apply(2, [Remove(key)])
+        assert not healed.quarantined
+
+
+def test_what_is_put_aside_is_not_absent() -> None:
+    bad = entry_key(ROOT_ID, Kind.DIRECTORY, "bad")
+    for snapshot in both(Put(bad, b"\xff")):
+        reason = snapshot.quarantined[bad]
+        assert lookup(snapshot, ("bad",)) == Unreadable(("bad",), reason)
+        assert lookup(snapshot, ("bad", "below", "it")) == Unreadable(("bad",), reason)
+        assert lookup(snapshot, ("other",)) == Missing(())
+
+
+def test_what_lies_in_a_directory_without_a_record_waits_for_it() -> None:
+    lost = [
+        put(50, "t", Topic(entry_id=91, physical_name="t")),
+        put(50, "inner", Directory(entry_id=51)),
+        put(51, "u", Topic(entry_id=92, physical_name="u")),
+    ]
+    for snapshot in both(*lost):
+        (reason,) = snapshot.quarantined.values()
+        assert list(snapshot.quarantined) == [directory_range(50)]
+        assert "1 topics and 1 other entries" in reason
+        assert snapshot.topic_count == 1
+        assert snapshot.path_of(51) is None
+        located = snapshot.locate("u")
+        assert located is not None
+        assert located.relative is None
+        found = snapshot.apply(2, [put(ROOT_ID, "found", Directory(entry_id=50))])
+        assert not found.quarantined
+        assert (found.topic_count, found.directory_count) == (3, 2)
+        assert found.locate("u") == located._replace(relative=("found", "inner", "u"))
+
+
+def test_a_directory_in_two_places_stands_in_one() -> None:
+    twice = [
+        put(ROOT_ID, "a", Directory(entry_id=50)),
+        put(ROOT_ID, "b", Directory(entry_id=50)),
+        put(50, "t", Topic(entry_id=91, physical_name="t")),
+    ]
+    for snapshot in both(*twice):
+        (key,) = snapshot.quarantined
+        assert key == entry_key(ROOT_ID, Kind.DIRECTORY, "b")
+        assert "stands elsewhere too" in snapshot.quarantined[key]
+        assert (snapshot.topic_count, snapshot.directory_count) == (2, 1)
+
+
+def test_a_circle_of_directories_ends() -> None:
+    circle = [
+        put(51, "a", Directory(entry_id=50)),
+        put(50, "b", Directory(entry_id=51)),
+        put(50, "t", Topic(entry_id=91, physical_name="t")),
+        put(52, "self", Directory(entry_id=52)),
+    ]
+    for snapshot in both(*circle):
+        assert any("lie in itself" in reason for reason in snapshot.quarantined.values())
+        assert (snapshot.topic_count, snapshot.directory_count) == (1, 0)
+        for directory_id in (50, 51, 52):
+            assert snapshot.path_of(directory_id) is None
+
+
+def test_a_record_damaged_further_in_is_an_error_of_its_path_alone() -> None:
+    # Its first bytes are right, so that a load takes it; applying reads all of a record.
+    whole = CODEC.encode(Topic(entry_id=91, physical_name="damaged", changed_by="someone"))
+    key = entry_key(ROOT_ID, Kind.TOPIC, "damaged")
+    damaged = Put(key, whole[:-3])
+    snapshot = loaded([put(ROOT_ID, "good", GOOD), damaged])
+    found = lookup(snapshot, ("damaged",))
+    assert isinstance(found, TopicAt)
+    with pytest.raises(Internal, match="/m/damaged cannot be read"):
+        record_to_proto(found.record, "/m/damaged")
+    with pytest.raises(Internal, match="cannot be read"):
+        snapshot.topic(ROOT_ID, "damaged")
+    assert not snapshot.quarantined
+    assert snapshot.locate("damaged") is None
+    assert snapshot.locate("good") is not None
+    assert list(snapshot.quarantined) == [key]
+    healed = snapshot.apply(2, [Put(key, whole)])
+    assert not healed.quarantined
+    assert healed.locate("damaged") is not None
+    assert list(applied([damaged]).quarantined) == [key]
+
+
+def test_a_directory_whose_record_breaks_keeps_what_lies_in_it() -> None:
+    writes = [
+        put(ROOT_ID, "a", Directory(entry_id=50)),
+        put(50, "t", Topic(entry_id=91, physical_name="t")),
+    ]
+    for before in both(*writes):
+        broken = before.apply(2, [Put(writes[0].key, b"\xff")])
+        assert broken.topic_count == 1
+        assert isinstance(lookup(broken, ("a", "t")), Unreadable)
+        mended = broken.apply(3, [writes[0]])
+        assert (mended.topic_count, len(mended.quarantined)) == (2, 0)
+        assert isinstance(lookup(mended, ("a",)), DirectoryAt)
