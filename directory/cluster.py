@@ -126,7 +126,7 @@ class Cluster:
         threading.Thread(target=self._maintain, name="maintenance", daemon=True).start()
 
     def drain(self) -> None:
-        """Ends the streams, so that their callers go on at another server, and takes no new ones."""
+        """Ends the streams, so that callers go on at another server, and takes no new ones."""
         self.draining = True
         self.children.stop()
         self.history.close()
@@ -184,6 +184,8 @@ class Cluster:
         """For how long no parent has confirmed the mount; None while one does, without a parent, or
         where another server of the cluster holds the link.
         """
+        if self.parent_link is None:
+            return None
         status = self.link_status()
         if not status.configured or status.linked or not status.holder:
             return None

@@ -27,7 +27,7 @@ from directory.namespace.lookup import (
     lookup,
 )
 from directory.namespace.policies import effective, levels_of
-from directory.namespace.snapshot import Snapshot
+from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import Internal, InvalidArgument, NoRoute
 from resolver.path import ROOT, Path
 from resolver.status import to_outcome
@@ -44,7 +44,7 @@ def kind_of(number: int) -> Kind | None:
 
 
 class Answers:
-    """Answers from one snapshot of one cluster. Made for one call: remembers what paths share."""
+    """Answers from one snapshot of one cluster; remembers what paths share. Thread-safe."""
 
     def __init__(self, cluster: Cluster, snapshot: Snapshot) -> None:
         self._cluster = cluster
@@ -70,11 +70,10 @@ class Answers:
             return
         found = lookup(self._snapshot, path.segments[len(self._mount) :], prefer)
         match found:
-            case TopicAt():
-                resolution = outcome.resolution
-                record_to_proto(found.record, str(path), resolution.entry)
-                resolution.container_too = found.container_too
-                self._hold(resolution, found.parent_id)
+            case TopicAt(parent_id=parent_id, record=record, container_too=container_too):
+                self.topic(
+                    str(path), record, parent_id, outcome.resolution, container_too=container_too
+                )
             case DirectoryAt(node=node):
                 entry_to_proto(node.directory, str(path), node, outcome.resolution.entry)
                 self._hold(outcome.resolution, node.entry_id)
@@ -101,6 +100,28 @@ class Answers:
                 )
             case _:
                 assert_never(found)
+
+    def topic(
+        self,
+        path: str,
+        record: bytes,
+        parent_id: int,
+        resolution: resolve_pb2.Resolution,
+        *,
+        container_too: bool,
+    ) -> None:
+        """Fills in the resolution of a topic that was found."""
+        record_to_proto(record, path, resolution.entry)
+        if container_too:
+            resolution.container_too = True
+        self._hold(resolution, parent_id)
+
+    def directory(self, path: Path) -> Node | None:
+        """The directory at a path; None where there is none below this mount."""
+        if not self._mount.is_prefix_of(path):
+            return None
+        directory_id = self._snapshot.find_directory(path.segments[len(self._mount) :])
+        return None if directory_id is None else self._snapshot.node(directory_id)
 
     def _own_entry(self, path: Path, entry: Entry, outcome: resolve_pb2.Outcome) -> None:
         entry_to_proto(entry, str(path), into=outcome.resolution.entry)

@@ -1,4 +1,4 @@
-"""Which of the clusters that a process hosts a call is about; refuses to answer it itself."""
+"""Which of the clusters that a process hosts a call is about; has them answer it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kdir.v1 import federation_pb2, resolve_pb2
 from directory.cluster import Cluster
 from directory.config import Limits
 from directory.namespace.snapshot import Snapshot
-from directory.services.answers import Answers, kind_of
+from directory.services.answers import kind_of
 from directory.services.call import Call
 from directory.services.consistency import read_at
-from resolver.errors import KdirError
+from directory.services.ready import Ready, error_part, with_authority_index
+from resolver.errors import InvalidPath, KdirError
 from resolver.path import Path
-from resolver.status import to_outcome
 
 __all__ = ["Hosting"]
 
@@ -26,6 +26,7 @@ class Hosting:
         self.clusters = tuple(clusters)
         self.limits: Limits = self.clusters[0].config.limits
         self._only = self.clusters[0] if len(self.clusters) == 1 else None
+        self._kept: dict[Cluster, Ready] = {}
 
     def pick(self, path: Path) -> Cluster:
         """The cluster whose mount is the longest prefix of the path; else the first: it refers."""
@@ -63,44 +64,76 @@ class Hosting:
         limits = cluster.config.limits
         return read_at(cluster.replica, cluster.cluster_id, limits.max_stale_seconds, token, call)
 
-    def batch(
-        self, request: resolve_pb2.BatchResolveRequest, call: Call
-    ) -> resolve_pb2.BatchResolveResponse:
-        """Many paths, each answered from its cluster's snapshot, which is read once."""
-        response = resolve_pb2.BatchResolveResponse()
-        prefer = kind_of(request.prefer)
-        ready: dict[int, Answers | KdirError] = {}
-        indexes: dict[int, int] = {}
-        for text in request.paths:
-            outcome = response.outcomes.add()
-            try:
-                path = Path.parse(text)
-                cluster = self.pick(path)
-                key = id(cluster)
-                answers = ready.get(key)
-                if answers is None:
-                    answers = ready[key] = self._answers(cluster, request.token, call, response)
-                    indexes[key] = len(response.authorities) - 1
-                if isinstance(answers, KdirError):
-                    raise answers
-                answers.resolve(path, outcome, prefer, no_follow=request.no_follow)
-                if indexes[key] > 0 and outcome.HasField("resolution"):
-                    outcome.resolution.authority_index = indexes[key]
-            except KdirError as error:
-                outcome.error.CopyFrom(to_outcome(error))
-        return response
-
-    def _answers(
-        self,
-        cluster: Cluster,
-        token: str,
-        call: Call,
-        response: resolve_pb2.BatchResolveResponse,
-    ) -> Answers | KdirError:
+    def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
+        """One path: the bytes of the ResolveResponse."""
+        text = request.path
+        cluster = self._only or self.pick(Path.parse(text))
         try:
             cluster.check_mounted()
-            snapshot = self.read(cluster, token, call)
+            snapshot = self.read(cluster, request.token, call)
         except KdirError as error:
-            return error
-        response.authorities.append(cluster.authority(snapshot))
-        return Answers(cluster, snapshot)
+            raise _error_of(text) or error from None
+        ready = self._ready(cluster, snapshot)
+        outcome = ready.outcome(text, kind_of(request.prefer), no_follow=request.no_follow)
+        return ready.authority(cluster.authority(snapshot)) + outcome
+
+    def batch(self, request: resolve_pb2.BatchResolveRequest, call: Call) -> bytes:
+        """Many paths, each answered from its cluster's snapshot, which is read once: the bytes of
+        the BatchResolveResponse.
+        """
+        paths = list(request.paths)
+        if self._only is not None:
+            authority, outcomes = self._outcomes(self._only, paths, request, call)
+            return b"".join([authority, *outcomes])
+        outcomes = [b""] * len(paths)
+        places: dict[Cluster, list[int]] = {}
+        for place, text in enumerate(paths):
+            try:
+                places.setdefault(self.pick(Path.parse(text)), []).append(place)
+            except InvalidPath as error:
+                outcomes[place] = error_part(error)
+        authorities: list[bytes] = []
+        for cluster, asked in places.items():
+            texts = [paths[place] for place in asked]
+            authority, answers = self._outcomes(cluster, texts, request, call)
+            index = len(authorities)
+            if authority:
+                authorities.append(authority)
+            for place, answer in zip(asked, answers, strict=True):
+                outcomes[place] = with_authority_index(answer, index) if index else answer
+        return b"".join([*authorities, *outcomes])
+
+    def _outcomes(
+        self,
+        cluster: Cluster,
+        paths: Sequence[str],
+        request: resolve_pb2.BatchResolveRequest,
+        call: Call,
+    ) -> tuple[bytes, list[bytes]]:
+        """One cluster's parts of a batch; no authority where the cluster cannot answer at all."""
+        try:
+            cluster.check_mounted()
+            snapshot = self.read(cluster, request.token, call)
+        except KdirError as error:
+            return b"", [error_part(_error_of(text) or error) for text in paths]
+        ready = self._ready(cluster, snapshot)
+        authority = ready.authority(cluster.authority(snapshot))
+        prefer = kind_of(request.prefer)
+        return authority, ready.outcomes(paths, prefer, no_follow=request.no_follow)
+
+    def _ready(self, cluster: Cluster, snapshot: Snapshot) -> Ready:
+        """What is remembered of this very snapshot; if that is of another one, it is forgotten."""
+        view = cluster.federation.view()
+        ready = self._kept.get(cluster)
+        if ready is None or not ready.is_of(snapshot, view):
+            ready = self._kept[cluster] = Ready(cluster, snapshot, view)
+        return ready
+
+
+def _error_of(text: str) -> KdirError | None:
+    """What is wrong with the path itself: that is said first."""
+    try:
+        Path.parse(text)
+    except InvalidPath as error:
+        return error
+    return None

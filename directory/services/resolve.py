@@ -6,14 +6,12 @@ from collections.abc import Mapping
 
 from kdir.v1 import resolve_pb2
 
-from directory.services.answers import Answers, kind_of
+from directory.services.answers import Answers
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.services.recursion import Recursion
 from directory.services.rpc import Handler, Service
 from resolver.errors import Absent, InvalidArgument, LimitExceeded
-from resolver.path import Path
-from resolver.status import from_outcome
 
 __all__ = ["ResolveService"]
 
@@ -28,8 +26,8 @@ class ResolveService(Service):
         self._recursion = Recursion(
             hosting.clusters[0].endpoints,
             {
-                "/kdir.v1.ResolveService/Resolve": self.resolve,
-                "/kdir.v1.ResolveService/BatchResolve": self.batch_resolve,
+                "/kdir.v1.ResolveService/Resolve": self._resolve_in_place,
+                "/kdir.v1.ResolveService/BatchResolve": self._batch_resolve_in_place,
             },
             max(1, hosting.limits.workers // 2),
         )
@@ -43,25 +41,15 @@ class ResolveService(Service):
 
     def resolve(
         self, request: resolve_pb2.ResolveRequest, call: Call
-    ) -> resolve_pb2.ResolveResponse:
+    ) -> resolve_pb2.ResolveResponse | bytes:
         """One path."""
-        path = Path.parse(request.path)
         if request.recursive:
             return self._recursion.resolve(request, call)
-        cluster = self._hosting.pick(path)
-        cluster.check_mounted()
-        snapshot = self._hosting.read(cluster, request.token, call)
-        response = resolve_pb2.ResolveResponse(authority=cluster.authority(snapshot))
-        Answers(cluster, snapshot).resolve(
-            path, response.outcome, kind_of(request.prefer), no_follow=request.no_follow
-        )
-        if response.outcome.WhichOneof("kind") == "error":
-            raise from_outcome(response.outcome.error)
-        return response
+        return self._hosting.resolve(request, call)
 
     def batch_resolve(
         self, request: resolve_pb2.BatchResolveRequest, call: Call
-    ) -> resolve_pb2.BatchResolveResponse:
+    ) -> resolve_pb2.BatchResolveResponse | bytes:
         """Many paths; each has its own outcome, and a bad one spoils no other."""
         limit = self._hosting.limits.batch_paths
         if len(request.paths) > limit:
@@ -72,6 +60,16 @@ class ResolveService(Service):
         if request.recursive:
             return self._recursion.batch_resolve(request, call)
         return self._hosting.batch(request, call)
+
+    def _resolve_in_place(
+        self, request: resolve_pb2.ResolveRequest, call: Call
+    ) -> resolve_pb2.ResolveResponse:
+        return resolve_pb2.ResolveResponse.FromString(self._hosting.resolve(request, call))
+
+    def _batch_resolve_in_place(
+        self, request: resolve_pb2.BatchResolveRequest, call: Call
+    ) -> resolve_pb2.BatchResolveResponse:
+        return resolve_pb2.BatchResolveResponse.FromString(self._hosting.batch(request, call))
 
     def locate(self, request: resolve_pb2.LocateRequest, call: Call) -> resolve_pb2.LocateResponse:
         """The way back from a physical topic to its path."""

@@ -30,8 +30,8 @@ _REQUEST_ID = "x-request-id"
 
 
 class Service:
-    """A service's handlers by method name: ``unary(request, call) -> response``, or for streams
-    ``stream(request or iterator of requests, call) -> iterator of responses``.
+    """A service's handlers by method name: ``unary(request, call) -> response or its bytes``, or
+    for streams ``stream(request or iterator of requests, call) -> iterator of responses``.
     """
 
     descriptor: ServiceDescriptor
@@ -49,7 +49,6 @@ def generic_handler(
     for name, handler in service.handlers().items():
         method = service.descriptor.methods_by_name[name]
         read = reader(GetMessageClass(method.input_type))
-        write = GetMessageClass(method.output_type).SerializeToString
         if method.server_streaming:
             behave = _stream(handler)
             behave.experimental_thread_pool = streams  # type: ignore[attr-defined]
@@ -58,18 +57,22 @@ def generic_handler(
                 if method.client_streaming
                 else grpc.unary_stream_rpc_method_handler
             )
-            methods[name] = make(behave, read, write)
+            methods[name] = make(behave, read, _write)
         else:
             methods[name] = grpc.unary_unary_rpc_method_handler(
-                _unary(handler, call_seconds), read, write
+                _unary(handler, call_seconds), read, _write
             )
     return grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
 
 
+def _write(response: Message | bytes) -> bytes:
+    # A handler may give the bytes of its response where it has them already.
+    return response if isinstance(response, bytes) else response.SerializeToString()
+
+
 def _unary(handler: Handler, call_seconds: float) -> Callable[[Any, grpc.ServicerContext], Any]:
     def behave(request: Any, context: grpc.ServicerContext) -> Any:
-        left = context.time_remaining()
-        left = min(left, call_seconds)
+        left = min(context.time_remaining(), call_seconds)
         call = Call(time.monotonic() + left, is_active=context.is_active)
         try:
             if type(request) is Malformed:

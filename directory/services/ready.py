@@ -1,0 +1,163 @@
+"""Answers as the bytes that go out, remembered while nothing changes; refuses to decide any answer.
+
+``answers.py`` decides; this module spares it, and protobuf, what was done before for the same tree.
+Only what a tree at one revision says for sure is remembered: topics and directories. A referral
+tells its age, an absence may be asked by anybody of anything; both are made anew each time.
+
+ResolveResponse and BatchResolveResponse have authorities in field 1 and outcomes in field 2, and
+protobuf merges messages whose bytes follow each other: so the same parts make up either answer. A
+test holds the contract to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kdir.v1 import resolve_pb2
+
+from directory.cluster import Cluster
+from directory.federation.federation import View
+from directory.namespace.entry import Kind
+from directory.namespace.snapshot import Node, Snapshot
+from directory.services.answers import Answers
+from resolver.errors import KdirError
+from resolver.path import MAX_PATH_BYTES, Path
+from resolver.status import from_outcome, to_outcome
+
+__all__ = ["Ready", "authority_part", "error_part", "with_authority_index"]
+
+_MOST_OUTCOMES: Final = 1 << 16
+"""With their paths some 25 MB."""
+_MOST_DIRECTORIES: Final = 1 << 14
+
+
+def authority_part(authority: resolve_pb2.Authority) -> bytes:
+    """The part of an answer that says who gives it."""
+    return resolve_pb2.ResolveResponse(authority=authority).SerializeToString()
+
+
+def error_part(error: KdirError) -> bytes:
+    """The part of a batch's answer for a path that cannot be answered."""
+    outcome = resolve_pb2.Outcome(error=to_outcome(error))
+    return resolve_pb2.ResolveResponse(outcome=outcome).SerializeToString()
+
+
+def with_authority_index(part: bytes, index: int) -> bytes:
+    """The same outcome, said by another authority of a batch than the first."""
+    response = resolve_pb2.ResolveResponse.FromString(part)
+    if response.outcome.HasField("resolution"):
+        response.outcome.resolution.authority_index = index
+    return response.SerializeToString()
+
+
+class Ready:
+    """The answers of one cluster, as it is in one snapshot and one view of the federation.
+
+    Thread-safe: what two threads make of the same question is the same.
+    """
+
+    __slots__ = ("_answers", "_authority", "_directories", "_outcomes", "_snapshot", "_view")
+
+    def __init__(self, cluster: Cluster, snapshot: Snapshot, view: View) -> None:
+        self._snapshot = snapshot
+        self._view = view
+        self._answers = Answers(cluster, snapshot)
+        self._authority: tuple[resolve_pb2.Authority | None, bytes] = (None, b"")
+        self._outcomes: dict[str, bytes] = {}
+        self._directories: dict[str, Node] = {}
+
+    def is_of(self, snapshot: Snapshot, view: View) -> bool:
+        """Whether it still holds."""
+        return snapshot is self._snapshot and view is self._view
+
+    def authority(self, authority: resolve_pb2.Authority) -> bytes:
+        """``authority_part``, made once as long as it is given the same message."""
+        known, part = self._authority
+        if known is not authority:
+            part = authority_part(authority)
+            self._authority = (authority, part)
+        return part
+
+    def outcome(self, text: str, prefer: Kind | None = None, *, no_follow: bool = False) -> bytes:
+        """The part of an answer for a path.
+
+        Raises:
+            InvalidPath
+            KdirError: nothing leads there, or what is there cannot be read.
+        """
+        if prefer is not None or no_follow:
+            return self._decide(text, prefer, no_follow=no_follow)[0]
+        return self._outcomes.get(text) or self._topic(text) or self._remembered(text)
+
+    def outcomes(
+        self, texts: Iterable[str], prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> list[bytes]:
+        """The parts for many paths, errors among them."""
+        if prefer is not None or no_follow:
+            return [self._outcome_or_error(text, prefer, no_follow=no_follow) for text in texts]
+        known = self._outcomes.get
+        return [known(text) or self._outcome_or_error(text) for text in texts]
+
+    def _outcome_or_error(
+        self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> bytes:
+        try:
+            return self.outcome(text, prefer, no_follow=no_follow)
+        except KdirError as error:
+            return error_part(error)
+
+    def _topic(self, text: str) -> bytes | None:
+        """The part for a topic of a directory that was seen before; None where there is none.
+
+        What follows the path of a directory and names a topic in it needs no other check: such
+        names are legal.
+        """
+        above, _, name = text.rpartition("/")
+        node = self._directories.get(above)
+        if node is None or len(text) > MAX_PATH_BYTES:
+            return None
+        record = node.topics.get(name)
+        if record is None:
+            return None
+        response = resolve_pb2.ResolveResponse()
+        self._answers.topic(
+            text,
+            record,
+            node.entry_id,
+            response.outcome.resolution,
+            container_too=name in node.containers,
+        )
+        return self._remember(text, response.SerializeToString())
+
+    def _remembered(self, text: str) -> bytes:
+        part, kind = self._decide(text)
+        if kind == "resolution":
+            self._remember(text, part)
+            self._see_directory(text.rpartition("/")[0])
+        return part
+
+    def _decide(
+        self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> tuple[bytes, str]:
+        response = resolve_pb2.ResolveResponse()
+        outcome = response.outcome
+        self._answers.resolve(Path.parse(text), outcome, prefer, no_follow=no_follow)
+        kind = str(outcome.WhichOneof("kind"))
+        if kind == "error":
+            raise from_outcome(outcome.error)
+        return response.SerializeToString(), kind
+
+    def _remember(self, text: str, part: bytes) -> bytes:
+        if len(self._outcomes) >= _MOST_OUTCOMES:
+            self._outcomes.clear()
+        self._outcomes[text] = part
+        return part
+
+    def _see_directory(self, text: str) -> None:
+        node = self._answers.directory(Path.parse(text)) if text else None
+        if node is None:
+            return
+        if len(self._directories) >= _MOST_DIRECTORIES:
+            self._directories.clear()
+        self._directories[text] = node
