@@ -39,6 +39,7 @@ from resolver.errors import (
     KafkaRefused,
     KafkaUnavailable,
     KdirError,
+    NotAuthoritative,
     NotReady,
 )
 from resolver.path import Path
@@ -368,10 +369,13 @@ class Reconciler:
         """Where Kafka differs from what is wished or recorded, at and below a path, by path.
 
         Raises:
+            NotAuthoritative: the path is not below this cluster's mount.
             NotReady
         """
-        term = self._term
+        mount, term = self._mount(), self._term
+        if not mount.is_prefix_of(path):
+            raise NotAuthoritative(f"{path} is not below {mount}, where this cluster is mounted")
         survey = term.sweeper.survey if term is not None else None
-        found = walk.recorded_at(self._replica.snapshot, self._mount(), path)
+        found = walk.recorded_at(self._replica.snapshot, mount, path)
         rows = [row for one in found for row in drift_of(one, survey)]
         return sorted(rows, key=lambda row: (row.path, row.field))

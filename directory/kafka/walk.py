@@ -105,7 +105,11 @@ def pending(snapshot: Snapshot, mount: Path, place: tuple[int, str]) -> Recorded
 
 
 def place_of(snapshot: Snapshot, mount: Path, one: Recorded) -> tuple[int, str] | None:
-    """The place (parent id, name) of a topic that was at a path; None = its directory is gone."""
+    """The place (parent id, name) of a topic that was at a path; None = its directory is gone, or
+    the cluster was mounted elsewhere meanwhile.
+    """
+    if not mount.is_prefix_of(one.path):
+        return None
     relative = one.path.below(mount)
     parent_id = snapshot.find_directory(relative[:-1])
     return None if parent_id is None else (parent_id, relative[-1])

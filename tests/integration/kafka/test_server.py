@@ -12,7 +12,7 @@ from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin import ConfluentAdmin
 from directory.kafka.contract import Wish
-from resolver.errors import AboveCeiling, InvalidArgument, KafkaRefused
+from resolver.errors import AboveCeiling, InvalidArgument, KafkaRefused, NotAuthoritative
 from tests.federation import Federation, Server, eventually
 from tests.reconciling import drop, in_kafka, make
 
@@ -151,3 +151,5 @@ def test_operators_see_and_steer_it_over_the_wire(
     drifts = admin(server, "ListDrift", path="/la/t/prod").drifts
     assert len(drifts) == 10
     assert drifts[0].provision == entry_pb2.PROVISION_MISSING
+    with pytest.raises(NotAuthoritative):
+        admin(server, "ListDrift", path="/ny")
