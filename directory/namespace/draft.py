@@ -26,6 +26,7 @@ from directory.namespace.keys import (
     claim_key,
     detached_key,
     entry_key,
+    read_only_key,
     retired_key,
     unify,
 )
@@ -77,12 +78,24 @@ class Draft:
         """Write an entry's record; what was there is not looked at."""
         key = entry_key(parent_id, entry.kind, name)
         self._writes[key] = Put(key, self.snapshot.codec.encode(entry))
+        if isinstance(entry, Directory):
+            self._mark_read_only(entry.entry_id, read_only=bool(entry.policies.read_only))
 
     def take(self, parent_id: int, name: str, entry: Entry) -> None:
         """Remove an entry's record, which must be as it was seen."""
         self.expect_entry(parent_id, name, entry)
         key = entry_key(parent_id, entry.kind, name)
         self._writes[key] = Remove(key)
+        if isinstance(entry, Directory):
+            self._mark_read_only(entry.entry_id, read_only=False)
+
+    def _mark_read_only(self, entry_id: int, *, read_only: bool) -> None:
+        key = read_only_key(entry_id)
+        self._writes.pop(key, None)  # of a moved directory, what taking it away said
+        if read_only:
+            self.set(key, b"1")
+        elif self.snapshot.fact(key) is not None:
+            self.unset(key)
 
     def expect_entry(self, parent_id: int, name: str, entry: Entry) -> None:
         """Guard: the entry is still what was seen."""

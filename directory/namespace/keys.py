@@ -17,6 +17,8 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/unmounted                                     why this cluster must not serve
     f/mounted/<cluster id>                          claim: the one mount of this child, entry id
                                                     and epoch; written whenever that mount changes
+    f/read_only/<entry id, 16 hex digits>           a directory says that it is read-only; written
+                                                    whenever such a one changes
     k/<name>                                        settings of the Kafka side: pin, stop
     k/removal/<entry id, 16 hex digits>             of a removed directory: whether Kafka's topics
                                                     go too, and the path that it had
@@ -44,6 +46,7 @@ __all__ = [
     "MOUNTED",
     "MOUNT_ROW",
     "PARENT",
+    "READ_ONLY",
     "REMOVAL",
     "REQUEST",
     "RETIRED",
@@ -59,6 +62,7 @@ __all__ = [
     "mount_row_key",
     "mounted_key",
     "parse_entry_key",
+    "read_only_key",
     "removal_key",
     "request_key",
     "retired_key",
@@ -77,6 +81,7 @@ PARENT: Final = b"f/parent"
 MOUNT_ROW: Final = b"f/mount/"
 CHILD: Final = b"f/child/"
 MOUNTED: Final = b"f/mounted/"
+READ_ONLY: Final = b"f/read_only/"
 KAFKA: Final = b"k/"
 REMOVAL: Final = b"k/removal/"
 ROLE: Final = b"l/"
@@ -159,6 +164,11 @@ def child_key(cluster_id: str) -> bytes:
 def mounted_key(cluster_id: str) -> bytes:
     """Guards that no child is mounted twice by one cluster, and shows when any mount moved."""
     return MOUNTED + cluster_id.encode()
+
+
+def read_only_key(entry_id: int) -> bytes:
+    """Shows who removes a whole subtree that something in it is to be left as it is."""
+    return READ_ONLY + b"%016x" % entry_id
 
 
 def removal_key(entry_id: int) -> bytes:

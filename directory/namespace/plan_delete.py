@@ -28,6 +28,7 @@ from directory.namespace.entry import (
 from directory.namespace.ground import Standing, standing
 from directory.namespace.keys import (
     MOUNTED,
+    READ_ONLY,
     RETIRED,
     detached_key,
     directory_range,
@@ -116,6 +117,8 @@ def _delete_directory(
             raise ReadOnly(f"{path} is read-only", path=path)
     # A mount that comes below it meanwhile would be torn down unseen: it writes its claim.
     draft.expect_nothing_newer(MOUNTED)
+    # So would a directory that somebody makes read-only meanwhile: it writes its mark.
+    draft.expect_nothing_newer(READ_ONLY)
     draft.take(found.parent_id, found.name, directory)
     draft.put(DELETED_ID, deleted_name(directory.entry_id), directory)
     draft.set(

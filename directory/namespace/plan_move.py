@@ -23,7 +23,7 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.ground import Standing, Way, a_kind, follow, standing, turn_back
-from directory.namespace.keys import MOUNTED, mounted_key
+from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key
 from directory.namespace.plan_create import check_free, check_names, mounted_value
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.snapshot import Node
@@ -176,6 +176,7 @@ def _move(draft: Draft, found: Standing, target: Node, name: str, new_path: Path
             moved = raised
         case Directory() as directory:
             _raise_mounts_below(draft, found.path, new_path)
+            _mark_read_only_below(draft, found.path)
             moved = draft.stamped(directory)
         case Topic() as topic:
             moved = draft.stamped(topic)
@@ -225,6 +226,15 @@ def _raise_mounts_below(draft: Draft, path: Path, new_path: Path) -> None:
                 after=raised,
             )
         )
+
+
+def _mark_read_only_below(draft: Draft, path: Path) -> None:
+    # Who removes the directory that they move into is to notice them.
+    prefix = path.below(draft.mount)
+    for key, value in draft.snapshot.facts(READ_ONLY):
+        at = draft.snapshot.path_of(int(key[len(READ_ONLY) :], 16))
+        if at is not None and at[: len(prefix)] == prefix and at != prefix:
+            draft.set(key, value)
 
 
 def _leave_link(draft: Draft, found: Standing, new_path: Path) -> None:

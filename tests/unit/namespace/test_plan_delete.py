@@ -21,7 +21,7 @@ from directory.namespace.command import (
     TopicNews,
     UpdateEntry,
 )
-from directory.namespace.entry import DELETED_ID, Kind, Provision, Topic, etag_of
+from directory.namespace.entry import DELETED_ID, Kind, Policies, Provision, Topic, etag_of
 from directory.namespace.keys import detached_key, mounted_key, retired_key
 from resolver.errors import (
     Absent,
@@ -361,6 +361,34 @@ def test_read_only_at_above_and_below() -> None:
     refused(cluster, rm("/la/a", recursive=True), ReadOnly, "/la/a/b is read-only")
     cluster.do(UpdateEntry(path=path("/la/a/b"), changes={"policies.read_only": None}))
     cluster.do(rm("/la/a", recursive=True))
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        UpdateEntry(path=path("/la/a/b"), changes={"policies.read_only": True}),
+        CreateDirectory(path=path("/la/a/c"), policies=Policies(read_only=True)),
+        MoveEntry(path=path("/la/free"), new_path=path("/la/a/b/free")),
+    ],
+)
+def test_a_directory_that_becomes_read_only_meanwhile_is_kept(meanwhile: object) -> None:
+    cluster = Cluster()
+    cluster.do(
+        mkdir("/la/a/b"),
+        mkdir("/la/free/x"),
+        UpdateEntry(path=path("/la/free/x"), changes={"policies.read_only": True}),
+    )
+    late = cluster.plan(rm("/la/a", recursive=True))
+    cluster.do(meanwhile)  # type: ignore[arg-type]
+    assert not cluster.commit(late)
+
+
+def test_the_mark_of_a_read_only_directory_comes_and_goes() -> None:
+    cluster = Cluster()
+    cluster.do(CreateDirectory(path=path("/la/a"), policies=Policies(read_only=True)))
+    assert len(cluster.rows.under(b"f/read_only/")) == 1
+    cluster.do(UpdateEntry(path=path("/la/a"), changes={"policies.read_only": False}))
+    assert cluster.rows.under(b"f/read_only/") == {}
 
 
 # -- the reaper ----------------------------------------------------------------------------------
