@@ -6,17 +6,17 @@ Every mistake is one sentence that names the key, what was found and what would 
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import os
 import pathlib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 from directory.namespace.entry import LinkMode, LinkWrites
 from directory.namespace.mapping import MappingRule
+from directory.toml_table import ConfigError, Table, parsed_path, split_address
 from resolver.errors import KdirError
 from resolver.path import ROOT, Path
 
@@ -38,10 +38,6 @@ __all__ = [
 DEFAULT_LISTEN: Final = "127.0.0.1:7420"
 ASPECTS: Final = ("create", "configs", "acls", "delete")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-
-
-class ConfigError(Exception):
-    """The config is wrong; one sentence for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +183,7 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
     Raises:
         ConfigError: naming the key, what was found and what would be right.
     """
-    top = _Table(document, "")
+    top = Table(document, "")
     mount = top.path("mount", ROOT)
     cluster = top.text("cluster", default_cluster(mount))
     listen = top.text("listen", DEFAULT_LISTEN)
@@ -213,95 +209,11 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
     return config
 
 
-class _Table:
-    """A TOML table that remembers which of its keys were asked for."""
-
-    def __init__(self, values: Mapping[str, Any], name: str) -> None:
-        self._values = dict(values)
-        self._name = name
-        self._known: list[str] = []
-
-    def where(self, key: str) -> str:
-        return f"{self._name}.{key}" if self._name else key
-
-    def take(self, key: str, default: Any) -> Any:
-        self._known.append(key)
-        return self._values.pop(key, default)
-
-    def fail(self, key: str, found: object, right: str) -> NoReturn:
-        raise ConfigError(f"{self.where(key)}: found {found!r}; {right}")
-
-    def text(self, key: str, default: str) -> str:
-        value = self.take(key, default)
-        if not isinstance(value, str):
-            self.fail(key, value, "a text would be right")
-        return value
-
-    def flag(self, key: str) -> bool:
-        value = self.take(key, False)
-        if not isinstance(value, bool):
-            self.fail(key, value, "true or false would be right")
-        return value
-
-    def path(self, key: str, default: Path) -> Path:
-        value = self.text(key, str(default))
-        return _parsed(self.where(key), value)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        value = self.take(key, [])
-        if isinstance(value, str):
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-            self.fail(key, value, "a list of texts would be right")
-        return tuple(value)
-
-    def addresses(self, key: str) -> tuple[str, ...]:
-        found = self.texts(key)
-        for address in found:
-            if _split_address(address) is None:
-                self.fail(key, address, "host:port would be right")
-        return found
-
-    def table(self, key: str) -> _Table | None:
-        value = self.take(key, None)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            self.fail(key, value, f"a table [{self.where(key)}] would be right")
-        return _Table(value, self.where(key))
-
-    def rest(self) -> dict[str, Any]:
-        """All keys, for tables whose keys are data."""
-        values, self._values = self._values, {}
-        return values
-
-    def done(self) -> None:
-        for key in self._values:
-            near = difflib.get_close_matches(key, self._known, n=1, cutoff=0.0)
-            raise ConfigError(
-                f"unknown key {self.where(key)!r}; the nearest known one is {near[0]!r}"
-            )
-
-
-def _parsed(where: str, text: str) -> Path:
-    try:
-        return Path.parse(text)
-    except KdirError as error:
-        raise ConfigError(f"{where}: {error.message}") from error
-
-
 def _name(key: str, value: str) -> str:
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
     if not value or len(value) > 249 or not set(value) <= allowed:
         raise ConfigError(f"{key}: found {value!r}; 1 to 249 of a-z A-Z 0-9 . _ - would be right")
     return value
-
-
-def _split_address(address: str) -> tuple[str, int] | None:
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
-        return None
-    return host.strip("[]"), int(port)
 
 
 def check_loopback(listen: str) -> None:
@@ -310,7 +222,7 @@ def check_loopback(listen: str) -> None:
     Raises:
         ConfigError: not ``host:port``, or not a loopback address.
     """
-    parts = _split_address(listen)
+    parts = split_address(listen)
     if parts is None:
         raise ConfigError(
             f"listen: found {listen!r}; host:port such as {DEFAULT_LISTEN} would be right"
@@ -346,7 +258,7 @@ def _store(address: str, base: pathlib.Path | None) -> str:
     return address
 
 
-def _kafka(table: _Table | None) -> KafkaConfig | None:
+def _kafka(table: Table | None) -> KafkaConfig | None:
     if table is None:
         return None
     bootstrap = table.addresses("bootstrap")
@@ -373,14 +285,14 @@ def _kafka(table: _Table | None) -> KafkaConfig | None:
     return config
 
 
-def _listeners(table: _Table | None, bootstrap: tuple[str, ...]) -> tuple[Listener, ...]:
+def _listeners(table: Table | None, bootstrap: tuple[str, ...]) -> tuple[Listener, ...]:
     if table is None:
         return (Listener("default", bootstrap),)
     listeners = []
     for name, value in table.rest().items():
         if not isinstance(value, dict):
             table.fail(name, value, "a table with bootstrap, protocol, mechanism would be right")
-        one = _Table(value, table.where(name))
+        one = Table(value, table.where(name))
         listener = Listener(
             name,
             one.addresses("bootstrap") or bootstrap,
@@ -399,7 +311,7 @@ def _rules(values: object) -> tuple[MappingRule, ...]:
         raise ConfigError("kafka.rules: an array of tables [[kafka.rules]] would be right")
     rules = []
     for number, value in enumerate(values, start=1):
-        table = _Table(value, f"kafka.rules[{number}]")
+        table = Table(value, f"kafka.rules[{number}]")
         try:
             rule = MappingRule.of(
                 table.text("match", ""),
@@ -415,13 +327,13 @@ def _rules(values: object) -> tuple[MappingRule, ...]:
     return tuple(rules)
 
 
-def _links(table: _Table | None, mount: Path) -> tuple[SiteLink, ...]:
+def _links(table: Table | None, mount: Path) -> tuple[SiteLink, ...]:
     if table is None:
         return ()
     links = []
     for key, value in table.rest().items():
         where = table.where(key)
-        path = _parsed(where, key)
+        path = parsed_path(where, key)
         if mount.is_prefix_of(path):
             raise ConfigError(
                 f"{where}: a site link cannot lie at or below this server's own mount {mount}; "
@@ -436,8 +348,8 @@ def _site_link(path: Path, value: object, where: str) -> SiteLink:
         value = {"targets": value}
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: found {value!r}; a path, a list of paths, or a table is right")
-    table = _Table(value, where)
-    targets = tuple(_parsed(f"{where}.targets", target) for target in table.texts("targets"))
+    table = Table(value, where)
+    targets = tuple(parsed_path(f"{where}.targets", target) for target in table.texts("targets"))
     if not targets:
         raise ConfigError(f"{where}.targets: missing; at least one path would be right")
     if path in targets:
@@ -452,7 +364,7 @@ def _site_link(path: Path, value: object, where: str) -> SiteLink:
 _E = TypeVar("_E", LinkMode, LinkWrites)
 
 
-def _choice(table: _Table, key: str, kind: type[_E]) -> _E:
+def _choice(table: Table, key: str, kind: type[_E]) -> _E:
     names: dict[str, _E] = {member.name.lower(): member for member in kind}
     text = table.text(key, next(iter(names)))
     if text not in names:
@@ -460,7 +372,7 @@ def _choice(table: _Table, key: str, kind: type[_E]) -> _E:
     return names[text]
 
 
-def _limits(table: _Table | None) -> Limits:
+def _limits(table: Table | None) -> Limits:
     limits = Limits()
     if table is None:
         return limits

@@ -9,6 +9,7 @@ answers calls (RELIABILITY finding 5, G3).
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -29,16 +30,16 @@ Handler = Callable[[Any, Call], Any]
 _REQUEST_ID = "x-request-id"
 
 
-class Service:
+class Service(ABC):
     """A service's handlers by method name: ``unary(request, call) -> response or its bytes``, or
     for streams ``stream(request or iterator of requests, call) -> iterator of responses``.
     """
 
     descriptor: ServiceDescriptor
 
+    @abstractmethod
     def handlers(self) -> Mapping[str, Handler]:
         """By method name, as in the contract. What is not there is UNIMPLEMENTED."""
-        raise NotImplementedError  # every service says its own
 
 
 def generic_handler(

@@ -1,0 +1,109 @@
+"""Reads a TOML table key by key, and refuses what was not asked for; knows no key itself.
+
+Every mistake is one sentence that names the key, what was found and what would be right.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from resolver.errors import KdirError
+from resolver.path import Path
+
+__all__ = ["ConfigError", "Table", "parsed_path", "split_address"]
+
+
+class ConfigError(Exception):
+    """The config is wrong; one sentence for people."""
+
+
+class Table:
+    """A TOML table that remembers which of its keys were asked for."""
+
+    def __init__(self, values: Mapping[str, Any], name: str) -> None:
+        self._values = dict(values)
+        self._name = name
+        self._known: list[str] = []
+
+    def where(self, key: str) -> str:
+        return f"{self._name}.{key}" if self._name else key
+
+    def take(self, key: str, default: Any) -> Any:
+        self._known.append(key)
+        return self._values.pop(key, default)
+
+    def fail(self, key: str, found: object, right: str) -> NoReturn:
+        raise ConfigError(f"{self.where(key)}: found {found!r}; {right}")
+
+    def text(self, key: str, default: str) -> str:
+        value = self.take(key, default)
+        if not isinstance(value, str):
+            self.fail(key, value, "a text would be right")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self.take(key, False)
+        if not isinstance(value, bool):
+            self.fail(key, value, "true or false would be right")
+        return value
+
+    def path(self, key: str, default: Path) -> Path:
+        value = self.text(key, str(default))
+        return parsed_path(self.where(key), value)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.take(key, [])
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+            self.fail(key, value, "a list of texts would be right")
+        return tuple(value)
+
+    def addresses(self, key: str) -> tuple[str, ...]:
+        found = self.texts(key)
+        for address in found:
+            if split_address(address) is None:
+                self.fail(key, address, "host:port would be right")
+        return found
+
+    def table(self, key: str) -> Table | None:
+        value = self.take(key, None)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            self.fail(key, value, f"a table [{self.where(key)}] would be right")
+        return Table(value, self.where(key))
+
+    def rest(self) -> dict[str, Any]:
+        """All keys, for tables whose keys are data."""
+        values, self._values = self._values, {}
+        return values
+
+    def done(self) -> None:
+        for key in self._values:
+            near = difflib.get_close_matches(key, self._known, n=1, cutoff=0.0)
+            raise ConfigError(
+                f"unknown key {self.where(key)!r}; the nearest known one is {near[0]!r}"
+            )
+
+
+def parsed_path(where: str, text: str) -> Path:
+    """A path that stands in a config.
+
+    Raises:
+        ConfigError: it is not canonical; names the key and the rule.
+    """
+    try:
+        return Path.parse(text)
+    except KdirError as error:
+        raise ConfigError(f"{where}: {error.message}") from error
+
+
+def split_address(address: str) -> tuple[str, int] | None:
+    """Host and port of ``host:port``; None where it is no such thing."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
+        return None
+    return host.strip("[]"), int(port)
