@@ -1,12 +1,12 @@
 """A client's memory on disk, so that one that restarts begins with its last good answers.
 
 Refuses to trust a file: one of another version, principal or set of servers, one that is torn or
-tampered with, is ignored as if it were not there. Lifetimes go on running while no client does: a
-file can only shorten them, also when the wall clock was set back meanwhile.
+damaged, is ignored as if it were not there. Lifetimes go on running while no client does: a file
+can only shorten them, also when the wall clock was set back meanwhile.
 
-The file is a line of JSON that says what it is, when it was saved and the SHA-256 of the
-rest, and then one line of JSON a record; messages of the contract are base64. It is replaced atomically, and is readable by
-its owner only: what one principal may see is not for others.
+The file is a line of JSON that says what it is, when it was saved and the SHA-256 of all that, and
+then one line of JSON a record; messages of the contract are base64. It is replaced atomically, and
+is readable by its owner only: what one principal may see is not for others.
 """
 
 from __future__ import annotations

@@ -125,6 +125,8 @@ class Watching:
                     )
                 self.token = response.token or self.token
                 yield Changes(tuple(response.events), self.token, authority)
+                if self._closed.is_set():
+                    return
                 self._waiting_since = self._clock()
         finally:
             self._stream = None

@@ -1,0 +1,69 @@
+"""Endpoints: what is one, and how it reads back. R9 and R10 are in tests/fault."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resolver import errors
+from resolver.endpoints import AllowList, Endpoint, parse_endpoint, parse_servers
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "target"),
+    [
+        ("la:7420", "la", "dns:///la:7420"),
+        ("LA.Example:7420", "la.example", "dns:///la.example:7420"),
+        ("10.1.2.3:7420", "10.1.2.3", "ipv4:10.1.2.3:7420"),
+        ("[2001:DB8::1]:7420", "2001:db8::1", "ipv6:[2001:db8::1]:7420"),
+        ("3com.example:7420", "3com.example", "dns:///3com.example:7420"),
+    ],
+)
+def test_an_endpoint(text: str, host: str, target: str) -> None:
+    endpoint = parse_endpoint(text)
+    assert (endpoint.host, endpoint.port, endpoint.target) == (host, 7420, target)
+    assert parse_endpoint(str(endpoint)) == endpoint
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["la", "la:", "la:x", "la:-1", "la:+1", "la: 1", "la:１", "2001:db8::1:7420", "[la]:7420",
+     "1.2.3.256:1", "1.2.3:1", "01.2.3.4:1", "0x7f000001:1", "la/..:1", "la%25:1", "la:1:2"],
+)  # fmt: skip
+def test_what_is_none(text: str) -> None:
+    with pytest.raises(errors.InvalidArgument):
+        parse_endpoint(text)
+
+
+@given(st.text(max_size=40))
+def test_anything_is_an_endpoint_or_a_clear_error(text: str) -> None:
+    try:
+        endpoint = parse_endpoint(text)
+    except errors.InvalidArgument:
+        return
+    assert parse_endpoint(str(endpoint)) == endpoint
+    assert not set(str(endpoint)) & set(" /@\r\n\0%")
+
+
+def test_servers_to_begin_with() -> None:
+    assert parse_servers("a:1, b:2,a:1") == (Endpoint("a", 1, False), Endpoint("b", 2, False))
+    assert parse_servers(["a:1"]) == (Endpoint("a", 1, False),)
+    nothings: list[str | list[str]] = ["", " , ", []]
+    for nothing in nothings:
+        with pytest.raises(errors.InvalidArgument):
+            parse_servers(nothing)
+
+
+def test_loopback_is_allowed_only_where_all_servers_are_on_it() -> None:
+    local, remote = parse_endpoint("127.0.0.1:1"), parse_endpoint("la:1")
+    for allow, allowed in (
+        (AllowList.beside([local]), True),
+        (AllowList.beside([local, remote]), False),
+        (AllowList.beside([remote]), False),
+    ):
+        for text in ("127.0.0.1:7420", "localhost:7420", "[::1]:7420", "127.9.9.9:7420"):
+            assert (allow.refusal(text) == "") is allowed
+
+
+def test_a_network_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="10/99"):
+        AllowList(networks=["10/99"])
