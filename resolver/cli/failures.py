@@ -41,6 +41,8 @@ def explain(error: KdirError, session: Session | None) -> None:
     verbose = session is not None and session.verbose
     # Who was asked says something where nobody could answer; else the answer says it all.
     attempts = error.attempts if verbose or error.exit_code == _COULD_NOT_SAY else ()
+    if len(attempts) == 1 and not verbose:
+        attempts = ()  # the error is what that one said
     most = len(attempts) if verbose else _MOST_ATTEMPTS
     for attempt in attempts[:most]:
         print(f"  asked: {attempt}", file=sys.stderr)

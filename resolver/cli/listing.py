@@ -10,7 +10,7 @@ from resolver.cli.entries import COLUMNS, display_name, display_path, kind_of, r
 from resolver.cli.output import Column, Output, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import Place, place
-from resolver.errors import KdirError
+from resolver.errors import KdirError, NoRoute
 
 if TYPE_CHECKING:
     from kdir.v1 import directory_pb2, entry_pb2, policies_pb2, resolve_pb2
@@ -243,7 +243,20 @@ def _get(session: Session, where: Place) -> directory_pb2.GetEntryResponse:
     answer: directory_pb2.GetEntryResponse = session.resolver.call(
         where.path, "DirectoryService.GetEntry", request, no_follow=not where.directory
     )
-    return answer
+    mounted_here = answer.authority.cluster.mount == str(where.path)
+    if where.directory or not mounted_here:
+        return answer
+    # The mounted cluster itself was asked first: the mount is an entry of its parent's.
+    try:
+        above: directory_pb2.GetEntryResponse = session.resolver.call(
+            where.path, "DirectoryService.GetEntry", request, no_follow=True, at_parent=True
+        )
+    except NoRoute:
+        return answer  # it has no parent
+    except KdirError as error:
+        session.missing(f"{where.path}: its parent could not be asked for the mount: {error}")
+        return answer
+    return above
 
 
 def _facts(

@@ -9,11 +9,15 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from resolver.cli.parser import Arguments, UsageError, Verb, parse, split_verb
 from resolver.cli.registry import load_verb, nearest_verbs
 from resolver.cli.session import Session
 from resolver.errors import KdirError
+
+if TYPE_CHECKING:
+    from resolver.transport import Transport
 
 __all__ = ["EXIT_BROKEN_PIPE", "EXIT_INTERRUPTED", "EXIT_PARTIAL", "EXIT_USAGE", "main"]
 
@@ -24,14 +28,15 @@ EXIT_BROKEN_PIPE = 141
 """128 + SIGINT and 128 + SIGPIPE, as shells report a program that the signal ended."""
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
     """Run one command line; returns the exit code.
 
     Without ``words`` it is the command itself: it runs ``sys.argv``, and ends the process.
+    ``transport`` reaches the servers; gRPC by default.
     """
     if words is not None:
-        return _guarded(words)
-    code = _guarded(sys.argv[1:])
+        return _guarded(words, transport)
+    code = _guarded(sys.argv[1:], None)
     if "py4j" not in sys.modules:  # Spark has things to do at exit; nothing else of ours has
         sys.stderr.flush()
         # Taking gRPC and the interpreter apart would be a tenth of `kdir ls`.
@@ -39,9 +44,9 @@ def main(words: Sequence[str] | None = None) -> int:
     return code
 
 
-def _guarded(words: Sequence[str]) -> int:
+def _guarded(words: Sequence[str], transport: Transport | None) -> int:
     try:
-        code = _run(words)
+        code = _run(words, transport)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -54,7 +59,7 @@ def _guarded(words: Sequence[str]) -> int:
         return EXIT_BROKEN_PIPE
 
 
-def _run(words: Sequence[str]) -> int:
+def _run(words: Sequence[str], transport: Transport | None) -> int:
     try:
         before, name, rest = split_verb(words)
         if "--version" in before:
@@ -72,7 +77,7 @@ def _run(words: Sequence[str]) -> int:
         arguments = parse(verb, [*rest, *before] if not verb.raw else rest)
         if {"-h", "--help"} & {*before, *(rest if verb.raw else ())} or arguments.flag("help"):
             return _help([name])
-        return _serve(verb, arguments)
+        return _serve(verb, arguments, transport)
     except UsageError as error:
         print(f"error: {error.message}", file=sys.stderr)
         about = f"{error.verb} " if error.verb else ""
@@ -80,10 +85,10 @@ def _run(words: Sequence[str]) -> int:
         return EXIT_USAGE
 
 
-def _serve(verb: Verb, arguments: Arguments) -> int:
+def _serve(verb: Verb, arguments: Arguments, transport: Transport | None) -> int:
     session: Session | None = None
     try:
-        session = Session(arguments)
+        session = Session(arguments, transport=transport)
         if verb.writes:
             session.allow_write(verb.name)
         code = verb.run(session, arguments)

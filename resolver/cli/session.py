@@ -78,6 +78,7 @@ class Session:
         self._at = arguments.one("at")
         self._context_name = arguments.one("context")
         self._transport = transport
+        self._owns_transport = transport is None
         self._resolver: Resolver | None = None
 
     # -- which servers ---------------------------------------------------------------------------
@@ -171,7 +172,7 @@ class Session:
         """Give back what was opened."""
         if self._resolver is not None:
             self._resolver.close()
-        if self._transport is not None:
+        if self._transport is not None and self._owns_transport:
             self._transport.close()
 
     @property

@@ -12,7 +12,7 @@ from resolver.cli import units
 from resolver.cli.entries import display_path, kind_of
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import Place, place
-from resolver.errors import KdirError
+from resolver.errors import InvalidNamespace, KdirError
 
 if TYPE_CHECKING:
     from kdir.v1 import directory_pb2, entry_pb2
@@ -94,7 +94,13 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
     def make(where: Place) -> None:
         entry = entry_pb2.Entry(directory=entry_pb2.Directory(closed=arguments.flag("closed")))
         _policies(arguments, entry)
-        answer = _create(session, where.path, entry, arguments, make_parents=True)
+        try:
+            answer = _create(
+                session, where.path, entry, arguments, make_parents=arguments.flag("parents")
+            )
+        except InvalidNamespace:
+            # Tiers above are missing. Asked for at once, they would hide that the last one stands.
+            answer = _create(session, where.path, entry, arguments, make_parents=True)
         show_entry(session, answer.entry, f"{_did(arguments, 'make')} {answer.entry.path}")
 
     return each(session, arguments.many("PATH"), make)
@@ -159,7 +165,7 @@ def _remove_one(session: Session, arguments: Arguments, where: Place) -> None:
     from kdir.v1 import directory_pb2
 
     found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=True)
-    if found.kind == "mount":
+    if found.kind == "mount" or (found.path == found.mount and not where.path.is_root):
         raise UsageError(f"{where.path} is a mount: kdir umount {where.path}", verb="rm")
     if found.kind == "directory" and not arguments.flag("recursive"):
         raise UsageError(f"{where.path} is a directory: kdir rm -r {where}", verb="rm")
@@ -240,8 +246,13 @@ def _move(session: Session, arguments: Arguments) -> int:
         etag=arguments.one("etag"),
         validate_only=arguments.flag("plan"),
     )
+    owner = session.resolver.owner_of(source.path, no_follow=True)
     answer: directory_pb2.MoveEntryResponse = session.resolver.call(
-        source.path, "DirectoryService.MoveEntry", request
+        source.path,
+        "DirectoryService.MoveEntry",
+        request,
+        # Asked of the mounted cluster itself, its mount is its own root: the parent moves it.
+        at_parent=owner.path == owner.mount,
     )
     said = f"{_did(arguments, 'move')} {source.path} to {answer.entry.path}"
     if kind_of(answer.entry) == "topic":
@@ -287,7 +298,12 @@ VERBS: Final = (
         writes=True,
         details="Nothing else makes directories: a topic is made only where its directory stands.",
         arguments=(Argument("PATH", "path of the new directory", most=None, completes="path"),),
-        options=(SET, Option(("--closed",), "no allow further below opens it"), PLAN),
+        options=(
+            Option(("-p", "--parents"), "one that stands already is fine, and left as it is"),
+            SET,
+            Option(("--closed",), "no allow further below opens it"),
+            PLAN,
+        ),
         formats=ENTRY_FORMATS,
         examples=(
             ("kdir mkdir /la/tracking/search", "make it, and /la/tracking where it is missing"),
