@@ -23,6 +23,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	  { echo "kdir needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3." >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "This Python has no venv module: install it (on Debian: apt-get install python3-venv)." >&2; exit 1; }
+	@echo "setting up $(VENV); the first time it takes some minutes" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  --config-settings editable_mode=compat --editable '.[kafka,index,dev]'

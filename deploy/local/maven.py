@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def _copy(pom: Path, target: Path) -> None:
             "Maven is needed to fetch the local servers' jars: install it "
             "(on Debian: apt-get install maven)."
         )
+    print(f"fetching what {pom.parent.name} needs, by Maven", file=sys.stderr)
     command = ["mvn", "--quiet", "--batch-mode", f"--file={pom}", "dependency:copy-dependencies"]
     done = subprocess.run(
         [*command, f"-DoutputDirectory={target}"], capture_output=True, text=True, check=False
