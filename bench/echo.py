@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-
 from kdir.v1 import entry_pb2, resolve_pb2
 
 

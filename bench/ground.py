@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +27,7 @@ __all__ = [
     "MOUNT",
     "cpu_seconds",
     "fill_store",
+    "filled",
     "free_core",
     "path_of",
     "pinned_directory",
@@ -39,6 +43,21 @@ _BATCH: Final = 9_000
 def path_of(number: int, per_directory: int) -> str:
     """The path of the topic of this number in a filled store."""
     return f"{MOUNT}/dir{number // per_directory:05}/topic-{number % per_directory:06}"
+
+
+@functools.cache
+def filled(topics: int, directories: int) -> str:
+    """The address of such a store; made once for all the benchmarks of one run."""
+    address = f"sqlite:///{_folder()}/{topics}-{directories}.sqlite"
+    fill_store(address, topics, directories)
+    return address
+
+
+@functools.cache
+def _folder() -> str:
+    folder = tempfile.TemporaryDirectory(prefix="kdir-bench-store-")
+    atexit.register(folder.cleanup)
+    return folder.name
 
 
 def fill_store(address: str, topics: int, directories: int) -> None:

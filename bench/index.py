@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kdir.v1 import entry_pb2, scan_pb2
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from bench.ground import MOUNT, fill_store, free_core, path_of, pinned_directory
+from bench.ground import MOUNT, filled, free_core, path_of, pinned_directory
 from bench.rows import Row, at_least, at_most
 from resolver.index.job import SparkSettings, build
 from resolver.index.rows import topic_batch, with_cluster
@@ -37,9 +37,7 @@ def run() -> list[Row]:
     """Rows a second of a whole read, of a build, and how long a search takes."""
     with tempfile.TemporaryDirectory(prefix="kdir-bench-index-") as name:
         folder = Path(name)
-        store = f"sqlite:///{folder / 'store.sqlite'}"
-        fill_store(store, TOPICS, DIRECTORIES)
-        with pinned_directory(folder / "server", store) as server:
+        with pinned_directory(folder / "server", filled(TOPICS, DIRECTORIES)) as server:
             free_core()
             with SparkSettings("local[1]").open() as spark:
                 rows = _reads(spark, server.address)

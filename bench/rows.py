@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["OUT", "Row", "at_least", "at_most", "show", "write"]
+__all__ = ["OUT", "Row", "at_least", "at_most", "read", "show", "write"]
 
 OUT = Path(__file__).parent / "out"
 
@@ -63,6 +63,12 @@ def write(name: str, rows: Sequence[Row]) -> Path:
     file = OUT / f"{name}.json"
     file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     return file
+
+
+def read(name: str) -> list[Row]:
+    """What ``write`` kept; nothing when that benchmark was not run here."""
+    file = OUT / f"{name}.json"
+    return [Row(**one) for one in json.loads(file.read_text())] if file.exists() else []
 
 
 def _number(value: float) -> str:

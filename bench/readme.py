@@ -1,0 +1,46 @@
+"""The README's section of figures, made of what the benchmarks kept; refuses to touch the rest."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.rows import Row, read, show
+
+__all__ = ["BEGIN", "END", "README", "refresh", "with_section"]
+
+README = Path(__file__).parent.parent / "README.md"
+BEGIN = "<!-- bench -->"
+END = "<!-- /bench -->"
+
+
+def refresh(names: Sequence[str]) -> None:
+    """Put the kept rows of these benchmarks into the README."""
+    rows = [row for name in names for row in read(name)]
+    README.write_text(with_section(README.read_text(), section(rows)))
+
+
+def section(rows: Sequence[Row]) -> str:
+    """The table, and what it was measured on."""
+    missed = [row for row in rows if not row.holds]
+    fate = f"{len(missed)} of {len(rows)} goals are missed" if missed else "all goals are met"
+    return (
+        f"On {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"{platform.system()}: {fate}. Each value is held to the goal as a ratio to the figure "
+        f"beside it, of the same run; a goal that is missed stands here as missed.\n\n{show(rows)}"
+    )
+
+
+def with_section(text: str, body: str) -> str:
+    """The text with this between the marks.
+
+    Raises:
+        ValueError: the marks are not there once each, in this order.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in after or END in after:
+        raise ValueError(f"the text must hold {BEGIN} and {END} once each, in this order")
+    return f"{before}{BEGIN}\n{body}\n{END}{after}"
