@@ -8,6 +8,7 @@ never turn into what only an owner may say: NOT_FOUND without ErrorInfo is *not*
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -90,8 +91,18 @@ def from_rpc_error(rpc_error: grpc.RpcError) -> KdirError:
     message = (details() if callable(details) else None) or code.name
     if info is None:
         kind = _WITHOUT_REASON.get(code, errors.Internal)
-        return kind(message, metadata={"code": code.name})
+        return kind(_without_preamble(message), metadata={"code": code.name})
     return _rebuilt(info[0], code.name, message, info[1])
+
+
+def _without_preamble(message: str) -> str:
+    """gRPC's words for a server that is not there, without those that it says every time.
+
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7420: Failed to connect
+    to remote host: Connection refused" becomes "ipv4:127.0.0.1:7420: Connection refused".
+    """
+    message = re.sub(r"^failed to connect to all addresses; last error: [A-Z_]+: ", "", message)
+    return message.replace(": Failed to connect to remote host: ", ": ")
 
 
 def to_outcome(error: KdirError) -> resolve_pb2.ErrorOutcome:

@@ -165,3 +165,13 @@ def test_every_reason_is_an_outcome_too() -> None:
         got = status.from_outcome(status.to_outcome(sent))
         assert (type(got), got.message, got.attempts) == (kind, "m", ("one",))
         assert got.metadata == {"path": "/x"}
+
+
+def test_a_server_that_is_not_there_is_said_in_few_words() -> None:
+    with grpc.insecure_channel("127.0.0.1:1") as channel:
+        call: Any = channel.unary_unary("/t.T/Fail")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"", timeout=10)
+    error = status.from_rpc_error(caught.value)
+    assert isinstance(error, errors.Unreachable)
+    assert error.message == "ipv4:127.0.0.1:1: Connection refused"
