@@ -44,16 +44,8 @@ def test_it_serves_what_is_there_and_changes_nothing(
             assert found
             with grpc.insecure_channel(found[1]) as channel:
                 admin = admin_pb2_grpc.AdminServiceStub(channel)
-                status = eventually(
-                    lambda: (
-                        (
-                            now := admin.GetStatus(admin_pb2.GetStatusRequest(), timeout=5)
-                        ).topic_count
-                        == TOPICS
-                        and now
-                    )
-                )
-                assert status.kafka.pinned_cluster_id == broker.cluster_id
+                eventually(lambda: _status(admin).topic_count == TOPICS)
+                assert _status(admin).kafka.pinned_cluster_id == broker.cluster_id
                 directory = directory_pb2_grpc.DirectoryServiceStub(channel)
                 request = directory_pb2.ListEntriesRequest(path="/la/tracking", page_size=10_000)
                 listed = directory.ListEntries(request, timeout=10)
@@ -61,3 +53,7 @@ def test_it_serves_what_is_there_and_changes_nothing(
             assert set(kafka.list_topics(timeout=10).topics) == before
         finally:
             process.stop()
+
+
+def _status(admin: admin_pb2_grpc.AdminServiceStub) -> admin_pb2.GetStatusResponse:
+    return admin.GetStatus(admin_pb2.GetStatusRequest(), timeout=5)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from kdir.v1 import entry_pb2, resolve_pb2
 
 from deploy.local.ports import free_port
-from tests.federation import Federation, eventually
+from tests.federation import Federation, Server, eventually
 
 
 @pytest.fixture
@@ -22,12 +23,17 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
         yield made
 
 
-EVERYWHERE = ["/la", "/la/tracking", "/ny"]
+EVERYWHERE = {"/la", "/la/tracking", "/ny"}
+
+
+def _knows_all(server: Server) -> bool:
+    return set(server.mounted()) >= EVERYWHERE
 
 
 def test_the_whole_mount_table_is_handed_down(federation: Federation) -> None:
     for mount in ("/", "/la", "/la/tracking", "/ny"):
-        eventually(lambda mount=mount: set(EVERYWHERE) <= {*federation[mount].mounted(), mount})
+        server = federation[mount]
+        eventually(partial(_knows_all, server))
     deep = federation["/la/tracking"]
     direct = deep.resolve("/ny/x").outcome.referral
     assert (direct.kind, direct.mount) == (resolve_pb2.REFERRAL_KIND_DIRECT, "/ny")
@@ -50,13 +56,10 @@ def test_a_child_serves_its_own_paths_while_the_rest_is_away(federation: Federat
     eventually(lambda: "/ny" in deep.mounted())
     federation["/"].kill()
     federation["/la"].kill()
-    authority = eventually(
-        lambda: (
-            (found := deep.resolve("/la/tracking/search").authority).HasField("unconfirmed_seconds")
-            and found
-        )
+    eventually(
+        lambda: deep.resolve("/la/tracking/search").authority.HasField("unconfirmed_seconds")
     )
-    assert authority.unconfirmed_seconds > 0
+    assert deep.resolve("/la/tracking/search").authority.unconfirmed_seconds > 0
     assert deep.outcome("/la/tracking/search") == "resolution"
     assert deep.outcome("/la/tracking/none") == "absent"
     deep.restart()  # from its own store: epoch, table and parent are known
@@ -98,7 +101,7 @@ def test_a_child_that_is_paused_is_away_for_its_parent_and_hurts_nobody(
 ) -> None:
     root, ny = federation["/"], federation["/ny"]
 
-    def state() -> entry_pb2.MountState:
+    def state() -> object:
         return root.entries("GetEntry", path="/ny").entry.mount.state
 
     ny.pause()
