@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from directory import process
+from resolver.cli.adopting import read_rules
 from resolver.cli.parser import UsageError, parse, split_verb
 from resolver.cli.registry import GROUPS, load_verb
 
@@ -90,3 +91,12 @@ def test_the_readme_has_commands() -> None:
 def test_a_command_that_is_none_is_found(command: str) -> None:
     with pytest.raises(UsageError):
         check(command)
+
+
+def test_the_mapping_rules_that_are_shown_are_rules(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "operating.md").read_text()
+    shown = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    file = tmp_path / "rules.toml"
+    file.write_text("".join(shown))
+    first, second = read_rules(str(file))
+    assert (first.match, first.split_on, second.ignore) == ("search.*", ".", True)
