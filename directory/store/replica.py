@@ -283,6 +283,9 @@ class Replica:
         before = self._snapshot or Snapshot.empty(self._codec)
         self._heard_at, self._away, self._trouble = self._clock(), False, ""
         self._publish(Applied(before, after, after.revision, (), (), reloaded=True))
+        # It serves; now for what the first look-up by physical name would have to wait for. Not in
+        # this thread: while it works the store would seem to be silent.
+        threading.Thread(target=after.index_physical_names, name="index", daemon=True).start()
         return watch
 
     def _publish(self, applied: Applied) -> None:
