@@ -76,6 +76,8 @@ def _ls_quickly(session: Session, arguments: Arguments, word: str) -> bool:
     from resolver.cli.quick import whole_page
 
     path = word.removesuffix("/") or "/"
+    if word == "//":
+        return False  # no path at all: the error is said where all paths are read
     page = whole_page(session, path, kinds=_kinds(arguments), include_system=arguments.flag("all"))
     if page is None:
         return False

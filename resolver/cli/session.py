@@ -52,7 +52,7 @@ def place(text: str) -> Place:
 
     if text == "/":
         return Place(Path(), directory=True)
-    directory = text.endswith("/")
+    directory = text.endswith("/") and text != "//"
     return Place(Path.parse(text[:-1] if directory else text), directory)
 
 

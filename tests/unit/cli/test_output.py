@@ -29,7 +29,10 @@ TOPIC = entry_pb2.Entry(
     policies=policies_pb2.Policies(
         max_topics=BIG,
         read_only=False,
-        tags={"team": policies_pb2.ConfigValue(value="x"), "old": {"cleared": True}},
+        tags={
+            "team": policies_pb2.ConfigValue(value="x"),
+            "old": policies_pb2.ConfigValue(cleared=True),
+        },
     ),
     changed_at=timestamp_pb2.Timestamp(seconds=1_700_000_000, nanos=5_000_000),
 )

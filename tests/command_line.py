@@ -1,0 +1,82 @@
+"""Runs kdir command lines in this process, over directories in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from resolver.cli.main import main
+from resolver.testing import MemoryTransport
+
+__all__ = ["Ran", "Terminal", "run"]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Of the data."""
+        return self.out.splitlines()
+
+    @property
+    def objects(self) -> list[Any]:
+        """The data, where it is JSON lines."""
+        return [json.loads(line) for line in self.lines]
+
+
+def run(
+    words: Sequence[str],
+    transport: MemoryTransport | None = None,
+    *,
+    terminal: bool = False,
+    stdin: str = "",
+) -> Ran:
+    """Run one command line; ``terminal``: someone reads and answers (``stdin``)."""
+    make: Callable[[], io.StringIO] = Terminal if terminal else io.StringIO
+    out, err = make(), make()
+    given = make()
+    given.write(stdin)
+    given.seek(0)
+    import sys
+
+    before, sys.stdin = sys.stdin, given
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(words, transport=transport)
+    finally:
+        sys.stdin = before
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def answering(
+    answers: Mapping[str, Any | Exception], otherwise: Callable[[str, Any], Any], calls: list[Any]
+) -> Callable[[str, Any], Any]:
+    """A handler that gives canned answers to some methods, and records what they were asked."""
+
+    def handle(method: str, request: Any) -> Any:
+        if method not in answers:
+            return otherwise(method, request)
+        calls.append(request)
+        answer = answers[method]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(request) if callable(answer) else answer
+
+    return handle

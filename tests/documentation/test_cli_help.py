@@ -1,0 +1,111 @@
+"""What kdir says of itself is true: each verb's help, its examples, and the lists of verbs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import resolver.cli
+from directory.process import _parser as server_parser
+from resolver.cli.help import overview, verb_help
+from resolver.cli.main import main
+from resolver.cli.parser import Verb, parse, split_verb
+from resolver.cli.registry import FAMILIES, GROUPS, every_verb, load_verb
+
+VERBS = list(every_verb())
+EXAMPLES = [(verb, command) for verb in VERBS for command, _ in verb.examples]
+
+
+def test_every_verb_is_in_one_group_and_one_family() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    of_families = [name for names in FAMILIES.values() for name in names]
+    assert sorted(grouped) == sorted(of_families)
+    assert len(set(grouped)) == len(grouped)
+
+
+def test_the_registry_says_what_the_files_declare() -> None:
+    for family, names in FAMILIES.items():
+        declared = import_module(f"resolver.cli.{family}").VERBS
+        assert tuple(verb.name for verb in declared) == names
+
+
+def test_no_file_declares_verbs_that_nobody_finds() -> None:
+    folder = Path(next(iter(resolver.cli.__path__)))
+    declaring = {
+        file.stem
+        for file in folder.glob("*.py")
+        if re.search(r"^VERBS\b", file.read_text(), re.MULTILINE)
+    }
+    assert declaring == set(FAMILIES)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_help_explains_the_verb_with_an_example(
+    verb: Verb, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb.name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text == verb_help(verb) + "\n"
+    assert verb.summary in text
+    assert verb.examples
+    for command, meaning in verb.examples:
+        assert command in text
+        assert meaning
+    for option in verb.options:
+        assert all(name in text for name in option.names), option
+        assert option.help
+    for line in text.splitlines():
+        assert len(line) <= 110, line
+
+
+@pytest.mark.parametrize(
+    ("verb", "command"), EXAMPLES, ids=[f"{verb.name}-{n}" for n, (verb, _) in enumerate(EXAMPLES)]
+)
+def test_each_example_is_a_command(verb: Verb, command: str) -> None:
+    # An example may stand in a pipe, or in $(…).
+    found = re.search(r"(?:^|[|(]\s*)(kdir [^|)>]*)", command)
+    assert found is not None, command
+    words = shlex.split(found[1].partition("<")[0])
+    _, name, rest = split_verb(words[1:])
+    assert name == verb.name
+    if verb.raw:
+        server_parser().parse_args(rest)
+    else:
+        parse(verb, rest)
+
+
+def test_the_overview_lists_every_verb_with_its_summary() -> None:
+    text = overview()
+    for verb in VERBS:
+        assert re.search(rf"^  {verb.name} +{re.escape(verb.summary)}$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help_for_the_whole(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    assert capsys.readouterr().out == overview() + "\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["help", "ls"], ["--help", "ls"], ["ls", "-h"], ["ls", "--help", "x"]]
+)
+def test_help_for_one_verb(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("kdir ls: ")
+
+
+def test_what_help_says_of_the_server_is_what_the_server_takes() -> None:
+    verb = load_verb("server")
+    assert verb is not None
+    documented = {name for option in verb.options for name in option.names}
+    accepted = {
+        name
+        for action in server_parser()._actions
+        for name in action.option_strings
+        if name not in {"-h", "--help"}
+    }
+    assert documented == accepted

@@ -1,0 +1,397 @@
+"""The verbs that read, over directories in memory: what is printed, and the exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from kdir.v1 import directory_pb2, entry_pb2, federation_pb2
+
+from resolver.path import Path as KdirPath
+from resolver.testing import MemoryDirectory
+from tests.command_line import Ran, answering, run
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KDIR_AT", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture
+def tree() -> Iterator[MemoryDirectory]:
+    with MemoryDirectory() as tree:
+        tree.cluster("/", "root")
+        tree.cluster("/la", "la")
+        tree.cluster("/la/tracking", "la-tracking", bootstrap_servers="la-1:9092,la-2:9092")
+        tree.cluster("/ny", "ny", bootstrap_servers="ny:9092")
+        tree.topic("/la/tracking/search/clicks", partitions=24)
+        tree.topic("/la/tracking/search/views")
+        tree.topic("/la/tracking/orders")
+        tree.topic("/la/tracking/orders/dlq")
+        tree.topic("/ny/search/clicks")
+        tree.topic("/ny/bids")
+        tree.link("/search", "/la/tracking/search", "/ny/search", union=True)
+        yield tree
+
+
+@pytest.fixture
+def kdir(tree: MemoryDirectory) -> Kdir:
+    return Kdir(tree)
+
+
+class Kdir:
+    """``kdir`` at the root's server, unless another is named."""
+
+    def __init__(self, tree: MemoryDirectory) -> None:
+        self.tree = tree
+        self._at = {
+            "/": "127.0.0.1:20000",
+            "/la/tracking": "127.0.0.1:20002",
+            "/ny": "127.0.0.1:20003",
+        }
+
+    def __call__(self, line: str, *, at: str = "/", terminal: bool = False, stdin: str = "") -> Ran:
+        words = ["--at", self._at[at], *line.split()]
+        return run(words, self.tree.transport, terminal=terminal, stdin=stdin)
+
+
+# -- ls ------------------------------------------------------------------------------------------
+
+
+def test_ls_prints_names_with_a_slash_behind_what_one_can_go_into(kdir: Kdir) -> None:
+    ran = kdir("ls /la/tracking")
+    assert ran == Ran(0, "orders\norders/\nsearch/\n", "")
+
+
+def test_ls_of_nothing_said_is_the_root(kdir: Kdir) -> None:
+    assert kdir("ls").lines == ["la/", "ny/", "search/"]
+
+
+def test_ls_of_a_topic_shows_the_topic(kdir: Kdir) -> None:
+    assert kdir("ls /la/tracking/search/clicks").lines == ["clicks"]
+
+
+def test_ls_long_on_a_terminal_is_a_table(kdir: Kdir) -> None:
+    assert kdir("ls -l /la/tracking", terminal=True).lines == [
+        "KIND   NAME     PARTS  RF  RETENTION  OWNER  STATE   LOCATION",
+        "topic  orders       1   1  -          -      active  la-tracking:orders",
+        "dir    orders/      -   -  -          -      0       la-tracking",
+        "dir    search/      -   -  -          -      0       la-tracking",
+    ]
+
+
+def test_ls_long_elsewhere_is_tab_separated(kdir: Kdir) -> None:
+    first = kdir("ls -l /la/tracking").lines[0]
+    assert first.split("\t") == [
+        "topic",
+        "orders",
+        "1",
+        "1",
+        "-",
+        "-",
+        "active",
+        "la-tracking:orders",
+    ]
+
+
+def test_ls_json_is_one_entry_a_line(kdir: Kdir) -> None:
+    objects = kdir("ls -o json /la/tracking/search").objects
+    assert [one["path"] for one in objects] == [
+        "/la/tracking/search/clicks",
+        "/la/tracking/search/views",
+    ]
+    assert objects[0]["topic"]["partitions"] == 24
+
+
+def test_ls_yaml_is_a_stream(kdir: Kdir) -> None:
+    documents = list(yaml.safe_load_all(kdir("ls -o yaml /la/tracking/search").out))
+    assert [one["topic"]["physical_name"] for one in documents] == ["search.clicks", "search.views"]
+
+
+def test_ls_name_prints_paths_that_kdir_takes_again(kdir: Kdir) -> None:
+    assert kdir("ls -o name /la/tracking").lines == [
+        "/la/tracking/orders",
+        "/la/tracking/orders/",
+        "/la/tracking/search/",
+    ]
+
+
+def test_ls_recursive_goes_across_mounts(kdir: Kdir) -> None:
+    assert kdir("ls -R /la").lines == [
+        "/la/tracking/",
+        "/la/tracking/orders",
+        "/la/tracking/orders/",
+        "/la/tracking/orders/dlq",
+        "/la/tracking/search/",
+        "/la/tracking/search/clicks",
+        "/la/tracking/search/views",
+    ]
+
+
+def test_ls_behind_a_union_says_where_each_is(kdir: Kdir) -> None:
+    assert kdir("ls /search", terminal=True).lines == [
+        "clicks  /la/tracking/search/clicks",
+        "views   /la/tracking/search/views",
+    ]
+    assert kdir("ls /search").lines == ["clicks", "views"]
+
+
+def test_a_partial_listing_prints_what_it_has_and_exits_3(kdir: Kdir) -> None:
+    kdir.tree.stop("/la/tracking")
+    ran = kdir("ls /search")
+    assert ran.code == 3
+    assert ran.lines == ["clicks"]
+    assert ran.err.startswith("not listed: /la/tracking/search: ")
+    assert "UNREACHABLE" in ran.err
+
+
+def test_several_paths_have_headings_and_one_that_fails_stops_none(kdir: Kdir) -> None:
+    ran = kdir("ls /nope /ny", terminal=True)
+    assert ran.code == 1
+    assert ran.lines == ["/nope:", "", "/ny:", "bids", "search/"]
+    assert "error: /nope does not exist" in ran.err
+
+
+def test_ls_directory_is_the_entry_itself(kdir: Kdir) -> None:
+    assert kdir("ls -d /search").lines == ["/search/"]
+    assert kdir("ls -d /la/tracking/orders /la/tracking/orders/").lines == [
+        "/la/tracking/orders",
+        "/la/tracking/orders/",
+    ]
+
+
+def test_ls_of_ones_own_server_is_one_call(kdir: Kdir) -> None:
+    assert kdir("ls /la/tracking", at="/la/tracking").code == 0
+    assert [method for _, method in kdir.tree.transport.calls] == ["DirectoryService.ListEntries"]
+
+
+def test_ls_takes_no_listing_from_a_server_that_does_not_own_it(kdir: Kdir) -> None:
+    # Says that it hangs elsewhere than at the path that it lists.
+    liar = directory_pb2.ListEntriesResponse(entries=[entry_pb2.Entry(path="/la/tracking/lie")])
+    liar.authority.cluster.mount = "/la/track"
+    calls: list[object] = []
+    root = kdir.tree._owner(_path("/"))
+    handler = answering({"DirectoryService.ListEntries": liar}, root.answer, calls)
+    kdir.tree.transport.serve("127.0.0.1:20000", handler)
+    assert kdir("ls /la/tracking").lines == ["orders", "orders/", "search/"]
+    assert len(calls) == 1
+
+
+def _path(text: str) -> KdirPath:
+    return KdirPath.parse(text)
+
+
+# -- absent, unreachable, usage ------------------------------------------------------------------
+
+
+def test_absent_is_1_and_says_what_is_near(kdir: Kdir) -> None:
+    ran = kdir("resolve /la/tracking/search/klicks")
+    assert ran.code == 1
+    assert ran.out == ""
+    assert ran.err == (
+        "error: /la/tracking/search/klicks does not exist; "
+        "the nearest directory is /la/tracking/search (ABSENT)\n"
+        "  what is there: kdir ls /la/tracking/search\n"
+    )
+
+
+def test_unreachable_is_3_and_names_who_was_asked(kdir: Kdir) -> None:
+    kdir.tree.stop("/ny")
+    ran = kdir("resolve /ny/bids")
+    assert ran.code == 3
+    assert "(UNREACHABLE)" in ran.err
+    assert "asked: root-1 at 127.0.0.1:20000" in ran.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ls la", "ls //", "ls /a//b", "ls /a/../b", "resolve", "resolve --no-such /a", "nosuchverb",
+        "ls -o xml /", "--at nowhere: ls", "ls --timeout 0 /", "ls /[", "tree -L x /",
+    ],
+)  # fmt: skip
+def test_what_is_no_command_is_2(kdir: Kdir, line: str) -> None:
+    ran = kdir(line)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err.startswith("error: ")
+    assert "Traceback" not in ran.err
+
+
+def test_an_unknown_verb_names_the_nearest(kdir: Kdir) -> None:
+    assert "did you mean: kdir resolve" in kdir("reslove /x").err
+    assert "did you mean: kdir rm" in kdir("delete /x").err
+
+
+# -- resolve, which, trace -----------------------------------------------------------------------
+
+
+def test_resolve_says_all_that_a_person_wants(kdir: Kdir) -> None:
+    assert kdir("resolve /la/tracking/search/clicks").lines == [
+        "/la/tracking/search/clicks",
+        "  cluster     la-tracking (kc-la-tracking)    mounted at /la/tracking",
+        "  topic       search.clicks   24 partitions, replication 1",
+        "  listeners   memory  PLAINTEXT  la-1:9092,la-2:9092",
+    ]
+
+
+def test_resolve_by_a_link_says_which(kdir: Kdir) -> None:
+    assert (
+        "  by link     /search → /la/tracking/search/clicks" in kdir("resolve /search/clicks").lines
+    )
+
+
+def test_resolve_kcat_and_properties(kdir: Kdir) -> None:
+    assert kdir("resolve -o kcat /la/tracking/search/clicks").out == (
+        "-b la-1:9092,la-2:9092 -t search.clicks\n"
+    )
+    assert kdir("resolve -o properties /la/tracking/search/clicks").lines == [
+        "# /la/tracking/search/clicks is topic search.clicks of la-tracking",
+        "bootstrap.servers=la-1:9092,la-2:9092",
+        "security.protocol=PLAINTEXT",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("resolve -o kcat /la/tracking/search", "is a directory: only topics"),
+        ("resolve -o kcat --listener edge /ny/bids", "no listener 'edge'; it has memory"),
+    ],
+)
+def test_kcat_wants_a_topic_with_a_listener(kdir: Kdir, line: str, complaint: str) -> None:
+    ran = kdir(line)
+    assert ran.code == 2
+    assert complaint in ran.err
+
+
+def test_resolve_json_has_the_stable_names(kdir: Kdir) -> None:
+    (one,) = kdir("resolve -o json /la/tracking/search/clicks").objects
+    assert one["path"] == "/la/tracking/search/clicks"
+    assert (one["cluster"], one["cluster_id"]) == ("la-tracking", "kc-la-tracking")
+    assert (one["topic"], one["partitions"]) == ("search.clicks", 24)
+    assert len(one["topic_id"]) == 22
+    assert one["mount"] == "/la/tracking"
+    assert one["bootstrap_servers"] == "la-1:9092,la-2:9092"
+    assert one["listeners"][0]["security_protocol"] == "PLAINTEXT"
+    assert one["stale"] is False
+    assert one["entry"]["topic"]["physical_name"] == "search.clicks"
+
+
+def test_a_slash_behind_asks_for_the_directory_of_a_shared_name(kdir: Kdir) -> None:
+    both = kdir("resolve -o json /la/tracking/orders /la/tracking/orders/").objects
+    assert [one["kind"] for one in both] == ["topic", "directory"]
+    assert both[0]["container_too"] is True
+    assert (
+        "a directory of this name: /la/tracking/orders/" in kdir("resolve /la/tracking/orders").out
+    )
+
+
+def test_many_paths_come_from_stdin_and_each_has_its_own_outcome(kdir: Kdir) -> None:
+    ran = kdir("resolve -o name -", stdin="/ny/bids\n/nope\n\nbad\n/la/tracking/orders\n")
+    assert ran.lines == ["/ny/bids", "/la/tracking/orders"]
+    assert ran.code == 1
+    assert "ABSENT" in ran.err
+    assert "INVALID_PATH" in ran.err
+    methods = [method for _, method in kdir.tree.transport.calls]
+    assert "ResolveService.BatchResolve" in methods
+
+
+def test_which_is_the_way_back(kdir: Kdir) -> None:
+    assert kdir("which la-tracking search.clicks").out == "/la/tracking/search/clicks\t\n"
+    assert kdir("which la-tracking search.clicks -o name").out == "/la/tracking/search/clicks\n"
+    assert kdir("which bids", at="/ny").out == "/ny/bids\t\n"
+    assert kdir("which la-tracking nothing").code == 1
+
+
+def test_trace_shows_each_hop(kdir: Kdir) -> None:
+    ran = kdir("trace /ny/bids")
+    assert ran.code == 0
+    rows = [line.split("\t") for line in ran.lines]
+    assert [row[:3] for row in rows] == [
+        ["1", "root-1", "down → /ny"],
+        ["2", "ny-1", "authoritative"],
+        ["=", "ny:bids", "PLAINTEXT ny:9092"],
+    ]
+
+
+def test_trace_of_what_fails_still_shows_the_hops(kdir: Kdir) -> None:
+    kdir.tree.stop("/ny")
+    ran = kdir("trace /ny/bids")
+    assert ran.code == 3
+    assert ran.lines[0].startswith("1\troot-1\t")
+    assert "UNREACHABLE" in ran.lines[-1]
+
+
+# -- tree, mounts --------------------------------------------------------------------------------
+
+
+def test_tree_draws_directories_mounts_and_links(kdir: Kdir) -> None:
+    # The servers in memory do not choose by kind, so that topics are drawn along.
+    assert kdir("tree -L 1 /").lines == [
+        "/",
+        "├── la/       mount  la",
+        "├── ny/       mount  ny",
+        "└── search/   link   union of /la/tracking/search, /ny/search",
+    ]
+
+
+def test_tree_says_where_it_stands_what_does_not_answer(kdir: Kdir) -> None:
+    kdir.tree.stop("/ny")
+    ran = kdir("tree -L 2 /")
+    assert ran.code == 3
+    assert next(line for line in ran.lines if "ny/" in line).split() == (
+        ["├──", "ny/", "mount", "ny", "unreachable"]
+    )
+    assert "not listed: /ny: " in ran.err
+
+
+def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
+    answer = federation_pb2.ListMountsResponse(
+        rows=[
+            federation_pb2.MountRow(
+                mount="/la", cluster_id="kc-la", cluster="la", linked=True, topic_count=1204,
+                endpoints=["la-1:7420"],
+            ),
+            federation_pb2.MountRow(mount="/ny", cluster_id="kc-ny", age_seconds=400),
+        ],
+        waiting=[
+            federation_pb2.WaitingChild(
+                cluster_id="kc-eu", cluster="eu", mount="/eu", age_seconds=1, message="no mount"
+            )
+        ],
+    )  # fmt: skip
+    root = kdir.tree._owner(_path("/"))
+    handler = answering({"FederationService.ListMounts": answer}, root.answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20000", handler)
+    ran = kdir("mounts -o table")
+    assert ran.lines == [
+        "MOUNT  CLUSTER  ID     STATE    TOPICS  WORD  SERVERS",
+        "/la    la       kc-la  linked    1,204  0.0s  la-1:7420",
+        "/ny    -        kc-ny  away          0    6m  -",
+        "/eu    eu       kc-eu  waiting       -  1.0s  -",
+    ]
+    assert ran.err == "eu waits: no mount\n"
+    assert [one["state"] for one in kdir("mounts -o json").objects] == ["linked", "away", "waiting"]
+    assert kdir("mounts -o name").lines == ["/la", "/ny"]
+
+
+# -- leaving early -------------------------------------------------------------------------------
+
+
+def test_ctrl_c_is_130_and_quiet(kdir: Kdir) -> None:
+    def interrupt(_method: str, _request: object) -> object:
+        raise KeyboardInterrupt
+
+    kdir.tree.transport.serve("127.0.0.1:20000", interrupt)
+    assert kdir("ls /") == Ran(130, "", "")
+
+
+def test_several_servers_are_asked_in_turn(kdir: Kdir) -> None:
+    ran = run(["--at", "127.0.0.1:9,127.0.0.1:20003", "ls", "/ny"], kdir.tree.transport)
+    assert ran.lines == ["bids", "search/"]
