@@ -15,6 +15,7 @@ from kdir.v1 import federation_pb2
 
 from directory.federation import facts
 from directory.federation.facts import Position, TableRow
+from directory.federation.mount_table import MountTable
 from directory.federation.referral import Direction, NoWay, Refer, outside, towards
 from directory.namespace.entry import Mount
 from directory.namespace.keys import ENTRY
@@ -42,6 +43,8 @@ class View:
     """This cluster's mounts by the child's cluster id."""
     below: Mapping[Path, TableRow]
     above: Mapping[Path, TableRow]
+    table: MountTable[TableRow]
+    """What is above, for looking up who owns a path."""
     here: TableRow | None
     """This cluster's own mount, in the parent's words; None at the root."""
     sequence: int
@@ -56,11 +59,8 @@ class View:
 
     def deepest(self, path: Path) -> TableRow | None:
         """The row of the table handed down whose mount is the longest prefix of ``path``."""
-        for length in range(len(path), 0, -1):
-            row = self.above.get(Path(path.segments[:length]))
-            if row is not None:
-                return row
-        return None
+        hit = self.table.deepest(path)
+        return None if hit is None else hit[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,9 @@ class Federation:
             mount: row for mount, row in table.items() if not position.mount.is_prefix_of(mount)
         }
         here = table.get(position.mount)
-        return View(position, own, mounts, below, above, here, sequence)
+        # Not the root: that is where the way up leads, whatever the table says of it.
+        hints = MountTable.of((mount, row) for mount, row in above.items() if not mount.is_root)
+        return View(position, own, mounts, below, above, hints, here, sequence)
 
     def down(self, mount_path: Path, mount: Mount) -> Refer:
         """The referral to a child mounted here."""
