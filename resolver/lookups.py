@@ -161,7 +161,7 @@ class Lookups:
     def _walk(self, path: Path, wanted: Wanted, token: str, deadline: float) -> Kept:
         started = self._clock()
         walk = self.walk(path, self._rules(wanted), wanted, token, deadline)
-        return self._settle(walk, wanted, started)
+        return self._settle(walk, wanted, token, started)
 
     def walk(
         self, path: Path, rules: Rules, wanted: Wanted, token: str, deadline: float
@@ -201,7 +201,7 @@ class Lookups:
         walks = self.walker.walk_many(cold, self._rules(wanted), question, deadline)
         for path, walk in zip(cold, walks, strict=True):
             try:
-                found[path] = _outcome(self._settle(walk, wanted, now))
+                found[path] = _outcome(self._settle(walk, wanted, token, now))
             except KdirError as error:
                 found[path] = error
         return found
@@ -219,7 +219,7 @@ class Lookups:
         for referral, seconds in walk.learned:
             self._cache.learn(referral, seconds, since)
 
-    def _settle(self, walk: Resolution, wanted: Wanted, since: float) -> Kept:
+    def _settle(self, walk: Resolution, wanted: Wanted, token: str, since: float) -> Kept:
         """Keep what a walk came to.
 
         Raises:
@@ -256,7 +256,7 @@ class Lookups:
                     followed=self._followed(end, since),
                 )
             case Failed(error=error):
-                return self._stale_or_raise(path, wanted, error)
+                return self._stale_or_raise(path, wanted, token, error)
             case _:
                 raise AssertionError(f"a walk to {path} did not end: {end}")
         self._keep(wanted.key(str(path)), kept, sender)
@@ -280,7 +280,7 @@ class Lookups:
         if overtaken or self.session.is_before(sender):
             self._cache.forget(key)
 
-    def _stale_or_raise(self, path: Path, wanted: Wanted, error: KdirError) -> Kept:
+    def _stale_or_raise(self, path: Path, wanted: Wanted, token: str, error: KdirError) -> Kept:
         key = wanted.key(str(path))
         old = self._cache.answers.get(key)
         now = self._clock()
@@ -290,6 +290,7 @@ class Lookups:
             old is None
             or old.location is None
             or not _may_give_old(error)
+            or not _is_at_least(old, token)
             or now - old.asked_at > self._max_stale_seconds
         ):
             raise error

@@ -62,7 +62,9 @@ _PURE = frozenset(
         "directory.namespace",
         "directory.store.base",  # the contract of a store, which plans are written for
         "resolver.errors",
+        "resolver.fork",
         "resolver.glob",
+        "resolver.hop",
         "resolver.outcome",
         "resolver.path",
         "resolver.resolution",

@@ -158,8 +158,10 @@ def test_writes_go_to_the_owner_and_are_read_at_once(standing: Federation) -> No
         answer = mkdir(client, "/ny/tracking/made/here")
         assert answer.authority.cluster.cluster == "ny-tracking"
         assert client.resolve("/ny/tracking/made/here").kind == "directory"
+        entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+        again = directory_pb2.CreateEntryRequest(entry=entry)
         with pytest.raises(errors.AlreadyExists):
-            mkdir(client, "/ny/tracking/made/here")
+            client.call("/ny/tracking/made/here", "DirectoryService.CreateEntry", again)
         move = directory_pb2.MoveEntryRequest(new_path="/ny/tracking/moved")
         client.call("/ny/tracking/made/here", "DirectoryService.MoveEntry", move)
         assert client.resolve("/ny/tracking/moved").kind == "directory"
