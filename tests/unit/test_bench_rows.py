@@ -1,0 +1,113 @@
+"""What the benchmarks claim, and how it is kept and shown; nothing is measured here."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from bench import readme, rows
+from bench.__main__ import NAMES, main
+from bench.rows import Row, at_least, at_most, show
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(("value", "holds"), [(89.0, False), (90.0, True), (91.0, True)])
+def test_at_least_holds_from_the_goal_on(value: float, holds: bool) -> None:
+    row = at_least("x", value, "/s", "bare", 100.0, 0.9)
+    assert (row.ratio, row.goal, row.holds) == (value / 100, ">= 0.9", holds)
+
+
+@pytest.mark.parametrize(("value", "holds"), [(124.0, True), (125.0, True), (126.0, False)])
+def test_at_most_holds_up_to_the_goal(value: float, holds: bool) -> None:
+    row = at_most("x", value, "ms", "bare", 100.0, 1.25)
+    assert (row.ratio, row.goal, row.holds) == (value / 100, "<= 1.25", holds)
+
+
+def test_the_table_says_what_is_missed() -> None:
+    table = show(
+        [
+            at_least("fast", 1_234_567.0, "/s", "bare", 1_000_000.0, 1),
+            at_most("small", 0.4567, "s", "bare", 0.1, 2),
+        ]
+    )
+    assert table.splitlines()[2:] == [
+        "| fast | 1,234,567 /s | bare: 1,000,000 | 1.23 | >= 1 | yes |",
+        "| small | 0.457 s | bare: 0.1 | 4.57 | <= 2 | no |",
+    ]
+
+
+def test_rows_are_kept_in_the_form_that_others_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "OUT", tmp_path / "out")
+    made = [at_least("x", 3.0, "/s", "bare", 2.0, 0.5)]
+    file = rows.write("some", made)
+    assert json.loads(file.read_text()) == [
+        {
+            "name": "x",
+            "value": 3.0,
+            "unit": "/s",
+            "baseline": "bare",
+            "baseline_value": 2.0,
+            "ratio": 1.5,
+            "goal": ">= 0.5",
+            "holds": True,
+        }
+    ]
+    assert rows.read("some") == made
+    assert rows.read("never run") == []
+
+
+def test_the_readme_section_is_replaced_and_nothing_else() -> None:
+    text = f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
+    once = readme.with_section(text, "new")
+    assert once == f"before\n{readme.BEGIN}\nnew\n{readme.END}\nafter\n"
+    assert readme.with_section(once, "new") == once
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        readme.BEGIN,
+        f"{readme.END} {readme.BEGIN}",
+        f"{readme.BEGIN} {readme.END} {readme.BEGIN} {readme.END}",
+    ],
+)
+def test_a_readme_without_its_marks_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="once each"):
+        readme.with_section(text, "new")
+
+
+def test_the_readme_section_names_the_machine_and_counts_what_is_missed() -> None:
+    missed = Row("x", 1.0, "s", "bare", 2.0, 0.5, ">= 0.9", holds=False)
+    assert "1 of 1 goals are missed" in readme.section([missed])
+    assert "Python 3." in readme.section([missed])
+
+
+def test_the_readme_has_its_marks() -> None:
+    readme.with_section(readme.README.read_text(), "new")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_benchmark_can_be_run(name: str) -> None:
+    assert callable(import_module(f"bench.{name}").run)
+
+
+def test_every_benchmark_is_listed() -> None:
+    runnable = {
+        file.stem
+        for file in (ROOT / "bench").glob("*.py")
+        if re.search(r"^def run\(\) -> list\[Row\]:", file.read_text(), re.MULTILINE)
+    }
+    assert runnable == set(NAMES)
+
+
+def test_an_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["startup", "nothing"]) == 2
+    assert "nothing" in capsys.readouterr().err
