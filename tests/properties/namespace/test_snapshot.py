@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from directory.namespace import physical_index
 from directory.namespace.entry import ROOT_ID, Directory, Entry, Kind, Link, Mount, Topic
 from directory.namespace.keys import entry_key
 from directory.namespace.lookup import (
@@ -46,6 +48,10 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        # Small enough for an example to get several tables, and a new base now and then.
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(physical_index, "_TABLE", 3)
+        self.patch.setattr(physical_index, "_LOOSE", 2)
         self.model = Model()
         self.snapshot = Snapshot.empty(CODEC, "i")
         self.revision = 0
@@ -54,6 +60,7 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.check_model(self.model.load(page_size=1000))
+        self.patch.undo()
 
     def new_id(self) -> int:
         self.next_id += 1
