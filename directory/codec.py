@@ -6,34 +6,20 @@ It refuses to judge values (planning does) and to know where records are kept. T
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from enum import IntEnum
 from operator import itemgetter
-from types import MappingProxyType
-from typing import Any, Final, TypeVar, assert_never, cast
+from typing import Any, Final, cast
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from kdir.v1 import entry_pb2, policies_pb2, scan_pb2, watch_pb2
 
+from directory.messages import entry_of, fill_policies, message_of, policies_of
 from directory.namespace.command import Change
-from directory.namespace.entry import (
-    NO_POLICIES,
-    Directory,
-    Entry,
-    Link,
-    LinkMode,
-    LinkWrites,
-    Mount,
-    Policies,
-    Provision,
-    Topic,
-    etag_of,
-)
+from directory.namespace.entry import Entry, Policies, etag_of
 from directory.namespace.snapshot import Node
-from resolver.errors import Internal, InvalidArgument, InvalidPath
-from resolver.path import Path
+from resolver.errors import Internal, InvalidArgument
 
 __all__ = [
     "ProtoCodec",
@@ -45,20 +31,6 @@ __all__ = [
     "record_to_proto",
 ]
 
-_E = TypeVar("_E", bound=IntEnum)
-
-_CONFIG_MAPS: Final = ("topic_config", "producer_defaults", "consumer_defaults", "tags")
-_SCALARS: Final = (
-    "partitions",
-    "replication_factor",
-    "max_topics",
-    "max_partitions",
-    "owner",
-    "contact",
-    "description",
-    "read_only",
-    "encryption_key_id",
-)
 _KIND_TAG: Final = itemgetter(9)
 _TOPIC_TAG: Final = 0x2A
 
@@ -77,8 +49,6 @@ class _Heads(dict[int, bytes]):
 
 
 _HEADS: Final = _Heads()
-_PROVISIONS: Final[frozenset[int]] = frozenset(Provision)
-_NEWER_STATE: Final = "this state is of a newer version of kdir:"
 
 
 class ProtoCodec:
@@ -92,7 +62,7 @@ class ProtoCodec:
     def encode(self, entry: Entry) -> bytes:
         if entry.unknown and _decode(entry.unknown) == entry:
             return entry.unknown
-        return _stored(entry).SerializeToString(deterministic=True)
+        return message_of(entry).SerializeToString(deterministic=True)
 
     def decode(self, record: bytes) -> Entry:
         return _decode(record)
@@ -145,7 +115,7 @@ def entry_to_proto(
     With ``node``, the node of a directory, how much stands directly in it is said too.
     """
     message = entry_pb2.Entry() if into is None else into
-    message.CopyFrom(_stored(entry))
+    message.CopyFrom(message_of(entry))
     message.path = path
     message.etag = etag_of(entry)
     if node is not None:
@@ -170,7 +140,7 @@ def entry_from_proto(message: entry_pb2.Entry) -> Entry:
     wished.change_count = 1
     try:
         _refuse_newer(wished)
-        return _entry(wished, stored=False)
+        return entry_of(wished, stored=False)
     except ValueError as error:
         raise InvalidArgument(f"entry: {error}", field="entry") from None
 
@@ -178,7 +148,7 @@ def entry_from_proto(message: entry_pb2.Entry) -> Entry:
 def policies_to_proto(policies: Policies) -> policies_pb2.Policies:
     """Unset fields stay unset; a cleared key is said to be cleared."""
     message = policies_pb2.Policies()
-    _fill_policies(message, policies)
+    fill_policies(message, policies)
     return message
 
 
@@ -191,7 +161,7 @@ def policies_from_proto(message: policies_pb2.Policies) -> Policies:
     """
     try:
         _refuse_newer(message)
-        return _policies(message, stored=False)
+        return policies_of(message, stored=False)
     except ValueError as error:
         raise InvalidArgument(str(error), field="policies") from None
 
@@ -269,9 +239,9 @@ def _decode(record: bytes) -> Entry:
     message = _parsed(record)
     if not message.entry_id:
         raise ValueError("entry_id: missing")
-    entry = _entry(message, stored=True)
+    entry = entry_of(message, stored=True)
     # Whatever we would not write again exactly so must be kept as it is.
-    if _stored(entry).SerializeToString(deterministic=True) != record:
+    if message_of(entry).SerializeToString(deterministic=True) != record:
         return replace(entry, unknown=record)
     return entry
 
@@ -307,220 +277,3 @@ def _physical_name(record: bytes) -> str | None:
     if not message.entry_id:
         return None
     return message.topic.physical_name or None
-
-
-def _entry(message: entry_pb2.Entry, *, stored: bool) -> Entry:
-    common: dict[str, Any] = {
-        "entry_id": message.entry_id,
-        "change_count": message.change_count,
-        "changed_by": message.changed_by,
-        "changed_at_ms": _millis(message),
-    }
-    if message.HasField("policies"):
-        common["policies"] = _policies(message.policies, stored=stored)
-    match message.WhichOneof("kind"):
-        case "topic":
-            return _topic(message.topic, common, stored=stored)
-        case "directory":
-            return Directory(**common, closed=message.directory.closed)
-        case "link":
-            return _link(message.link, common)
-        case "mount":
-            return _mount(message.mount, common)
-        case _:
-            raise ValueError("kind: one of directory, topic, link and mount must be set")
-
-
-def _millis(message: entry_pb2.Entry) -> int:
-    # By hand: the well-known type's own conversion is Python too, and thrice as slow.
-    changed_at = message.changed_at
-    return changed_at.seconds * 1000 + changed_at.nanos // 1_000_000
-
-
-def _topic(message: entry_pb2.Topic, common: dict[str, Any], *, stored: bool) -> Topic:
-    if stored and not message.physical_name:
-        raise ValueError("topic.physical_name: missing")
-    provision, provision_message = Provision.PENDING, message.provision_message
-    if int(message.provision) in _PROVISIONS:
-        provision = Provision(message.provision)
-    elif message.provision:
-        # Nothing is done to a failed topic, which is all that is safe with a state unheard of.
-        provision, provision_message = Provision.FAILED, f"{_NEWER_STATE} {message.provision}"
-    return Topic(
-        **common,
-        physical_name=message.physical_name,
-        topic_id=message.topic_id,
-        partitions=message.partitions,
-        replication_factor=message.replication_factor,
-        provision=provision,
-        provision_message=provision_message,
-        drift_count=message.drift_count,
-        adopted=message.adopted,
-        provision_attempt=message.provision_attempt,
-        observed_config=MappingProxyType(dict(message.observed_config)),
-    )
-
-
-def _link(message: entry_pb2.Link, common: dict[str, Any]) -> Link:
-    if not message.targets:
-        raise ValueError("link.targets: empty; a link needs at least one target path")
-    targets = []
-    for position, target in enumerate(message.targets):
-        try:
-            targets.append(Path.parse(target))
-        except InvalidPath as error:
-            raise ValueError(f"link.targets[{position}]: {error.message}") from None
-    return Link(
-        **common,
-        targets=tuple(targets),
-        mode=_enum(LinkMode, message.mode, LinkMode.FIRST, "link.mode"),
-        writes=_enum(LinkWrites, message.writes, LinkWrites.STAY, "link.writes"),
-        fall_back_on_absent=message.fall_back_on_absent,
-    )
-
-
-def _mount(message: entry_pb2.Mount, common: dict[str, Any]) -> Mount:
-    if not message.cluster_id:
-        raise ValueError("mount.cluster_id: empty; a mount names the child's cluster id")
-    return Mount(
-        **common,
-        cluster_id=message.cluster_id,
-        cluster=message.cluster,
-        epoch=message.epoch,
-        endpoints=tuple(message.endpoints),
-    )
-
-
-def _enum(kind: type[_E], number: int, unspecified: _E, field: str) -> _E:
-    if not number:
-        return unspecified
-    try:
-        return kind(number)
-    except ValueError:
-        known = ", ".join(f"{one.name} = {one.value}" for one in kind)
-        raise ValueError(f"{field}: {number}; known are {known}") from None
-
-
-def _policies(message: policies_pb2.Policies, *, stored: bool) -> Policies:
-    values: dict[str, Any] = {
-        name: getattr(message, name) for name in _SCALARS if message.HasField(name)
-    }
-    for name in _CONFIG_MAPS:
-        if entries := getattr(message, name):
-            values[name] = MappingProxyType(dict(_settings(name, entries, stored=stored)))
-    if message.manage:
-        values["manage"] = MappingProxyType(dict(message.manage))
-    return Policies(**values) if values else NO_POLICIES
-
-
-def _settings(
-    name: str, entries: Mapping[str, policies_pb2.ConfigValue], *, stored: bool
-) -> Iterator[tuple[str, str | None]]:
-    for key, value in sorted(entries.items()):
-        kind = value.WhichOneof("kind")
-        if kind == "value":
-            yield key, value.value
-        elif kind == "cleared" and value.cleared:
-            yield key, None
-        elif not stored:
-            # A stored one is of a newer version: it has no effect here, and is kept.
-            raise ValueError(f"policies.{name}[{key}]: neither a value nor cleared")
-
-
-# --- entries to messages -------------------------------------------------------------------------
-
-
-def _stored(entry: Entry) -> entry_pb2.Entry:
-    # The message of the stored form, on top of what a newer version wrote, if it did.
-    message = entry_pb2.Entry()
-    if entry.unknown:
-        message.MergeFromString(entry.unknown)
-        _clear_outputs(message)
-    message.entry_id = entry.entry_id
-    message.change_count = entry.change_count
-    message.changed_by = entry.changed_by
-    if entry.changed_at_ms != _millis(message):
-        seconds, millis = divmod(entry.changed_at_ms, 1000)
-        message.changed_at.seconds = seconds
-        message.changed_at.nanos = millis * 1_000_000
-    if entry.policies is not NO_POLICIES or message.HasField("policies"):
-        _fill_policies(message.policies, entry.policies)
-        if not message.policies.ByteSize():
-            message.ClearField("policies")
-    match entry:
-        case Directory():
-            message.directory.SetInParent()
-            message.directory.closed = entry.closed
-        case Topic():
-            _fill_topic(message.topic, entry)
-        case Link():
-            message.link.targets[:] = [str(target) for target in entry.targets]
-            message.link.mode = cast("entry_pb2.LinkMode", entry.mode.value)
-            message.link.writes = cast("entry_pb2.LinkWrites", entry.writes.value)
-            message.link.fall_back_on_absent = entry.fall_back_on_absent
-        case Mount():
-            message.mount.cluster_id = entry.cluster_id
-            message.mount.cluster = entry.cluster
-            message.mount.epoch = entry.epoch
-            message.mount.endpoints[:] = entry.endpoints
-        case _:
-            assert_never(entry)
-    return message
-
-
-def _clear_outputs(message: entry_pb2.Entry) -> None:
-    message.ClearField("path")
-    message.ClearField("etag")
-    match message.WhichOneof("kind"):
-        case "directory":
-            message.directory.ClearField("topic_count")
-            message.directory.ClearField("container_count")
-        case "mount":
-            message.mount.ClearField("state")
-            message.mount.ClearField("last_heard_seconds")
-            message.mount.ClearField("topic_count")
-            message.mount.ClearField("message")
-        case _:
-            pass
-
-
-def _fill_topic(message: entry_pb2.Topic, topic: Topic) -> None:
-    message.physical_name = topic.physical_name
-    message.topic_id = topic.topic_id
-    message.partitions = topic.partitions
-    message.replication_factor = topic.replication_factor
-    if topic.provision_message != f"{_NEWER_STATE} {message.provision}":
-        message.provision = cast("entry_pb2.Provision", topic.provision.value)
-        message.provision_message = topic.provision_message
-    message.drift_count = topic.drift_count
-    message.adopted = topic.adopted
-    message.provision_attempt = topic.provision_attempt
-    if message.observed_config != topic.observed_config:
-        message.observed_config.clear()
-        message.observed_config.update(topic.observed_config)
-
-
-def _fill_policies(message: policies_pb2.Policies, policies: Policies) -> None:
-    for name in _SCALARS:
-        value = getattr(policies, name)
-        if value is None:
-            message.ClearField(name)
-        else:
-            setattr(message, name, value)
-    for name in _CONFIG_MAPS:
-        _fill_settings(getattr(message, name), getattr(policies, name))
-    message.manage.clear()
-    message.manage.update(policies.manage)
-
-
-def _fill_settings(
-    message: MutableMapping[str, policies_pb2.ConfigValue], settings: Mapping[str, str | None]
-) -> None:
-    for key in [key for key in message if key not in settings]:
-        if message[key].WhichOneof("kind") is not None:
-            del message[key]
-    for key, value in settings.items():
-        if value is None:
-            message[key].cleared = True
-        else:
-            message[key].value = value
