@@ -443,6 +443,7 @@ class Resolver:
 
     def close(self) -> None:
         """Give back what was opened. The resolver cannot be used afterwards."""
+        self._lookups.own_process()  # what a parent process opened is the parent's to close
         if self._following is not None:
             self._following.close()
         self._save()

@@ -49,7 +49,17 @@ def ask_together(
         request.path = str(paths[0])
         return [decode.one(transport.call(endpoint, method(name), request, timeout_seconds))]
     request.paths.extend(map(str, paths))
-    response = transport.call(endpoint, method(name), request, timeout_seconds)
+    try:
+        response = transport.call(endpoint, method(name), request, timeout_seconds)
+    except errors.LimitExceeded:
+        # Servers may take fewer paths a call than they do by default.
+        middle = len(paths) // 2
+        halves = paths[:middle], paths[middle:]
+        return [
+            reply
+            for half in halves
+            for reply in ask_together(transport, endpoint, half, options, timeout_seconds)
+        ]
     return list(decode.batch(response, paths))
 
 

@@ -188,4 +188,6 @@ def _optional(text: str, what: str) -> Path | None:
 
 
 def _text(text: str) -> str:
-    return text if len(text) <= _MAX_NAME else text[:_MAX_NAME]
+    """A name or an id for people and comparisons: short, and nothing that a terminal would obey."""
+    text = text[:_MAX_NAME]
+    return text if text.isprintable() else ascii(text)

@@ -10,7 +10,6 @@ clients inside some domains name those domains.
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -200,7 +199,7 @@ class Health:
     """How servers fared lately: the order in which those that are all alike are asked.
 
     Nobody is left out: when all look down, all are asked (the habit of CoreDNS' ``forward``).
-    Thread-safe.
+    Thread-safe without a lock, which a fork could leave held: each change is one step of a dict.
     """
 
     def __init__(
@@ -210,7 +209,6 @@ class Health:
     ) -> None:
         self._clock = clock
         self._shuffle = shuffle
-        self._lock = threading.Lock()
         self._bad_until: dict[str, float] = {}
         self._good: dict[str, None] = {}
 
@@ -218,19 +216,17 @@ class Health:
         """It answered as it should; its connection stands, so it comes first from now on."""
         if endpoint in self._good and not self._bad_until:
             return
-        with self._lock:
-            self._bad_until.pop(endpoint, None)
-            if len(self._good) >= _MOST_REMEMBERED:
-                self._good.clear()
-            self._good[endpoint] = None
+        self._bad_until.pop(endpoint, None)
+        if len(self._good) >= _MOST_REMEMBERED:
+            self._good.clear()
+        self._good[endpoint] = None
 
     def failed(self, endpoint: str, seconds: float = FAILED_SECONDS) -> None:
         """It did not answer."""
-        with self._lock:
-            self._good.pop(endpoint, None)
-            if len(self._bad_until) >= _MOST_REMEMBERED:
-                self._bad_until.clear()
-            self._bad_until[endpoint] = self._clock() + seconds
+        self._good.pop(endpoint, None)
+        if len(self._bad_until) >= _MOST_REMEMBERED:
+            self._bad_until.clear()
+        self._bad_until[endpoint] = self._clock() + seconds
 
     def lame(self, endpoint: str) -> None:
         """It answered wrongly."""

@@ -30,6 +30,8 @@ __all__ = ["Lookups", "Wanted"]
 _STALE_RETRY_SECONDS: Final = 2.0
 """A stale answer is given without asking anew for so long: an outage must not cost each caller its
 whole deadline."""
+_MOST_WRITTEN: Final = 32
+"""Clusters whose last write is remembered: servers refuse a token of more than 64."""
 
 
 class Wanted(NamedTuple):
@@ -93,10 +95,11 @@ class Lookups:
     @property
     def walker(self) -> Walker:
         """The walker of this process."""
-        self._own_process()
+        self.own_process()
         return self._walker
 
-    def _own_process(self) -> _Flights:
+    def own_process(self) -> _Flights:
+        """The walks of this process; after a fork, with new locks and nothing under way."""
         flights = self._flights
         if flights.pid != os.getpid():
             # After a fork: what other threads of the parent held will never be let go here.
@@ -123,7 +126,7 @@ class Lookups:
             return _given(kept)
         # A caller with a token of its own cannot share a walk that did not carry it.
         flight_key = (key, token) if token else key
-        flights = self._own_process()
+        flights = self.own_process()
         while True:
             with flights.lock:
                 flight = flights.by_key.get(flight_key)
@@ -196,7 +199,7 @@ class Lookups:
                 cold.append(path)
         if not cold:
             return found
-        self._own_process()
+        self.own_process()
         question = self.question(wanted, token)
         walks = self.walker.walk_many(cold, self._rules(wanted), question, deadline)
         for path, walk in zip(cold, walks, strict=True):
@@ -314,7 +317,9 @@ class Session:
         if not text:
             return
         with self._lock:
-            self._token = Token.merge([self._token, Token.parse(text)])
+            merged = Token.merge([self._token, Token.parse(text)]).positions
+            recent = list(merged.items())[-_MOST_WRITTEN:]
+            self._token = Token(dict(recent))
             self.text = str(self._token)
 
     def clear(self) -> None:

@@ -155,7 +155,8 @@ class Owners:
             request.new_path = str(target.path.child(call.new_path.name))
         if _has(request, "token"):
             request.token = self._lookups.session.with_token(call.token)
-        return self.ask(owner.endpoints, call.rpc, request, deadline)
+        patient = call.wanted.for_writes
+        return self.ask(owner.endpoints, call.rpc, request, deadline, patient=patient)
 
     def _wrote(self, call: _Call, answer: Any) -> None:
         """Read what was written from now on, and forget what it changed."""
@@ -165,8 +166,19 @@ class Owners:
             if _has(call.request, field):
                 self._cache.drop(Path.parse(getattr(call.request, field)))
 
-    def ask(self, endpoints: Sequence[str], rpc: Method, request: Message, deadline: float) -> Any:
+    def ask(
+        self,
+        endpoints: Sequence[str],
+        rpc: Method,
+        request: Message,
+        deadline: float,
+        *,
+        patient: bool = False,
+    ) -> Any:
         """The first answer of servers that are all alike, within the deadline.
+
+        ``patient``: give a server all the time there is. A write may rightly take long (a topic is
+        waited for), and its server has just answered a walk; one that is gone says so at once.
 
         Raises:
             KdirError: what the first server said that could say something, or Unreachable.
@@ -180,7 +192,7 @@ class Owners:
             if left <= 0:
                 break
             try:
-                share = min(len(order) - position, 4)
+                share = 1 if patient else min(len(order) - position, 4)
                 answer = self._transport.call(endpoint, rpc, request, left / share)
             except KdirError as error:
                 attempts.append(f"{endpoint}: {error}")

@@ -33,6 +33,7 @@ ATTEMPTS: Final = "attempts"
 _MAX_MESSAGE: Final = 1024
 _MAX_FACT: Final = 512
 _MAX_FACTS: Final = 3000
+_MAX_HEARD: Final = 4096
 
 _WITHOUT_REASON: Final[Mapping[grpc.StatusCode, type[KdirError]]] = {
     grpc.StatusCode.ABORTED: errors.Conflict,
@@ -91,7 +92,7 @@ def from_rpc_error(rpc_error: grpc.RpcError) -> KdirError:
     message = (details() if callable(details) else None) or code.name
     if info is None:
         kind = _WITHOUT_REASON.get(code, errors.Internal)
-        return kind(_without_preamble(message), metadata={"code": code.name})
+        return kind(_clean(_without_preamble(message)), metadata={"code": code.name})
     return _rebuilt(info[0], code.name, message, info[1])
 
 
@@ -132,7 +133,9 @@ def from_outcome(outcome: resolve_pb2.ErrorOutcome) -> KdirError:
 
 
 def _rebuilt(reason: str, code: str, message: str, facts: dict[str, str]) -> KdirError:
-    attempts = tuple(line for line in facts.pop(ATTEMPTS, "").split("\n") if line)
+    attempts = tuple(_clean(line) for line in facts.pop(ATTEMPTS, "").split("\n") if line)
+    facts = {_clean(key): _clean(value) for key, value in facts.items()}
+    message = _clean(message)
     kind = errors.by_reason(reason)
     if kind is KdirError:
         kind = _GENERIC.get(code, errors.Internal)
@@ -164,6 +167,14 @@ def _cut(text: str, most: int) -> str:
     # Unpaired surrogates come from undecodable input; they cannot be encoded as UTF-8.
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _clean(text: str) -> str:
+    """What another side said, for people: not endless, and nothing that a terminal would obey."""
+    text = text if len(text) <= _MAX_HEARD else text[: _MAX_HEARD - 1] + "…"
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
 
 
 def _code_of(rpc_error: grpc.RpcError) -> grpc.StatusCode:

@@ -1,5 +1,6 @@
 """The resolver over directories in memory: what it remembers, for how long, and what it asks."""
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -668,3 +669,39 @@ def test_a_recursive_server_walks_for_us(directory: MemoryDirectory) -> None:
     directory.transport.serve(real.endpoint, answer)
     found = directory.resolver("/la", recursive=True).resolve("/ny/tracking/maps")
     assert (found.cluster, seen) == ("ny-tracking", [True])
+
+
+def test_a_location_travels_to_another_process(directory: MemoryDirectory) -> None:
+    location = directory.resolver().resolve(CLICKS)
+    again = pickle.loads(pickle.dumps(location))  # noqa: S301 - our own
+    assert again == location
+    assert again.entry == location.entry
+
+
+def test_a_server_that_takes_fewer_paths_a_call_gets_fewer(directory: MemoryDirectory) -> None:
+    real = directory._clusters[Path.parse("/ny/tracking")]
+    sizes: list[int] = []
+
+    def answer(method: str, request: Any) -> Any:
+        if method == "ResolveService.BatchResolve":
+            sizes.append(len(request.paths))
+            if len(request.paths) > 10:
+                raise errors.LimitExceeded("10 paths at most")
+        return real.answer(method, request)
+
+    directory.transport.serve(real.endpoint, answer)
+    paths = [f"/ny/tracking/t{number}" for number in range(35)]
+    for path in paths:
+        directory.topic(path)
+    found = directory.resolver("/ny/tracking", timeout_seconds=60).resolve_many(paths)
+    assert [one.path for one in found if isinstance(one, TopicLocation)] == paths
+    assert sizes[0] == 35
+
+
+def test_a_session_remembers_a_bounded_number_of_writes(directory: MemoryDirectory) -> None:
+    session = directory.resolver()._lookups.session
+    for number in range(200):
+        session.wrote(str(Token.of(f"kc-{number}", "i", 1)))
+    positions = Token.parse(session.text).positions
+    assert len(positions) == 32
+    assert "kc-199" in positions

@@ -175,3 +175,14 @@ def test_a_server_that_is_not_there_is_said_in_few_words() -> None:
     error = status.from_rpc_error(caught.value)
     assert isinstance(error, errors.Unreachable)
     assert error.message == "ipv4:127.0.0.1:1: Connection refused"
+
+
+def test_what_a_hostile_server_says_is_no_command_to_a_terminal() -> None:
+    hostile = Failed(grpc.StatusCode.UNAVAILABLE, "\x1b[2Jgone\r\n" + "x" * 10_000)
+    got = status.from_rpc_error(hostile)
+    assert "\x1b" not in got.message
+    assert "\r" not in got.message
+    assert len(got.message) < 5000
+    outcome = status.to_outcome(errors.Unreachable("\x1b[31m", path="\x07"))
+    assert "\x1b" not in str(status.from_outcome(outcome))
+    assert "\x07" not in status.from_outcome(outcome).metadata["path"]
