@@ -70,12 +70,12 @@ def verb_help(verb: Verb) -> str:
         width = max(len(argument.name) for argument in verb.arguments) + 2
         lines += ["", "Arguments:"]
         lines += [f"  {argument.name:<{width}}{argument.help}" for argument in verb.arguments]
-    common = verb.common_options()
-    own = verb.all_options()[: -len(common)]
-    if own:
-        lines += ["", "Options:", *_described(own)]
-    if not verb.raw:
-        lines += ["", "Options of every verb:", *_described(common)]
+    for heading, options in (
+        ("Options:", verb.own_options()),
+        ("Options of every verb:", verb.common_options()),
+    ):
+        if options:
+            lines += ["", heading, *_described(options)]
     lines += ["", "Examples:"]
     for command, meaning in verb.examples:
         lines += [f"  {command}", f"      {meaning}"]

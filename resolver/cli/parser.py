@@ -84,19 +84,25 @@ class Verb(NamedTuple):
     timeout_seconds: float = 5.0
     """Unless ``--timeout`` says otherwise."""
 
-    def all_options(self) -> tuple[Option, ...]:
-        """Its own options, ``-o`` with the formats it has, and those of every verb."""
+    def own_options(self) -> tuple[Option, ...]:
+        """Its own options, and ``-o`` with the formats it has."""
         output = (_output_option(self.formats),) if self.formats else ()
-        return (*self.options, *output, *self.common_options())
+        return (*self.options, *output)
 
     def common_options(self) -> tuple[Option, ...]:
         """Those of every verb, with this one's own default of ``--timeout``."""
+        if self.raw:
+            return ()
         patience = Option(
             ("--timeout",),
             f"give up on a question after so long (default {self.timeout_seconds:g})",
             "SECONDS",
         )
         return tuple(patience if o.names == patience.names else o for o in GLOBAL_OPTIONS)
+
+    def all_options(self) -> tuple[Option, ...]:
+        """All that may be said."""
+        return (*self.own_options(), *self.common_options())
 
 
 GLOBAL_OPTIONS: Final = (
@@ -108,7 +114,7 @@ GLOBAL_OPTIONS: Final = (
         completes="context",
     ),
     Option(("--timeout",), "give up on a question after so long", "SECONDS"),
-    Option(("-v", "--verbose"), "say on stderr who was asked, in order"),
+    Option(("-v", "--verbose"), "when something fails, name everyone who was asked"),
     Option(("-h", "--help"), "explain the verb, with examples"),
 )
 

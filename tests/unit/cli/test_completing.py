@@ -1,0 +1,164 @@
+"""Completion: what could stand at the cursor, and that it comes without gRPC while it can."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from resolver.cli import completing
+from resolver.cli.names import FRESH_SECONDS, MOST_NAMES, Names
+from tests.command_line import run
+
+AT = "127.0.0.1:7420"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KDIR_AT", raising=False)
+
+
+def _offered(*line: str, asked_by: str = "zsh") -> list[str]:
+    ran = run(["__complete", asked_by, *line])
+    assert (ran.code, ran.err) == (0, "")
+    return ran.lines
+
+
+def test_verbs() -> None:
+    assert _offered("tr") == ["tree", "trace"]
+    assert "ls" in _offered("")
+    assert _offered("nosuch") == []
+    assert _offered("--at", "h:1", "mk") == ["mkdir"]
+
+
+def test_options_that_were_not_said_yet() -> None:
+    assert "--long" in _offered("ls", "--")
+    assert "--long" not in _offered("ls", "--long", "--")
+    assert "--set" in _offered("mkdir", "--set", "owner=x", "--")  # repeatable
+    assert _offered("--ti") == ["--timeout"]
+    assert _offered("server", "--con") == ["--config"]
+
+
+def test_values_of_options() -> None:
+    assert _offered("resolve", "-o", "") == ["table", "json", "yaml", "name", "properties", "kcat"]
+    assert _offered("ls", "--output", "j") == ["json"]
+    assert _offered("ls", "--output=j") == ["--output=json"]
+    assert _offered("completion", "") == ["bash", "zsh", "fish"]
+    assert _offered("context", "u") == ["use"]
+
+
+def test_bash_wants_only_what_stands_behind_the_equals_sign() -> None:
+    assert _offered("ls", "--output", "=", "j", asked_by="bash") == ["json"]
+    assert _offered("ls", "--output", "=", asked_by="bash") == ["table", "json", "yaml", "name"]
+
+
+def test_fish_is_told_what_each_means() -> None:
+    assert "tree\tdraw what is below a path" in _offered("tr", asked_by="fish")
+
+
+def test_contexts() -> None:
+    run(["context", "set", "prod", "--servers", "h:1"])
+    assert _offered("context", "use", "p") == ["prod"]
+    assert _offered("--context", "p") == ["prod"]
+
+
+def test_files(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").touch()
+    (tmp_path / "runs").mkdir()
+    assert _offered("adopt", "--map", f"{tmp_path}/ru") == [
+        f"{tmp_path}/rules.toml",
+        f"{tmp_path}/runs/",
+    ]
+
+
+def test_paths_from_what_was_listed_lately() -> None:
+    Names([AT]).store("/la", "", ["tracking/", "orders", "orders/", "__adopted/"])
+    assert _offered("ls", "/la/") == ["/la/tracking/", "/la/orders", "/la/orders/"]
+    assert _offered("stat", "-o", "json", "/la/or") == ["/la/orders", "/la/orders/"]
+    assert _offered("ls", "/la/__") == ["/la/__adopted/"]
+    assert _offered("mv", "/la/orders", "/la/tr") == ["/la/tracking/"]
+    assert _offered("resolve", "/la/nosuch") == []
+
+
+def test_a_path_is_begun_with_a_slash() -> None:
+    assert _offered("ls", "") == ["/"]
+    assert _offered("ls", "la") == []
+
+
+def test_what_other_servers_listed_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completing, "_ask", lambda *_: None)
+    Names([AT]).store("/la", "", ["tracking/"])
+    assert _offered("--at", "127.0.0.1:1", "ls", "/la/") == []
+
+
+def test_old_names_are_asked_anew_and_offered_only_while_nobody_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import time
+
+    old = time.time() - FRESH_SECONDS - 1
+    Names([AT], clock=lambda: old).store("/la", "", ["old/"])
+    monkeypatch.setattr(completing, "_ask", lambda *_: None)
+    assert _offered("ls", "/la/") == ["/la/old/"]
+    monkeypatch.setattr(completing, "_ask", lambda *_: ["new/"])
+    assert _offered("ls", "/la/") == ["/la/new/"]
+    monkeypatch.setattr(completing, "_ask", lambda *_: pytest.fail("asked once more"))
+    assert _offered("ls", "/la/n") == ["/la/new/"]
+
+
+def test_too_many_names_are_not_kept_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask(_servers: object, _directory: str, start: str) -> list[str]:
+        asked.append(start)
+        return [f"{start}{number:04}" for number in range(MOST_NAMES)]
+
+    monkeypatch.setattr(completing, "_ask", ask)
+    _offered("ls", "/la/")
+    _offered("ls", "/la/t")
+    assert asked == ["", "t"]
+
+
+def test_nothing_that_goes_wrong_reaches_the_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config" / "kdir").mkdir(parents=True)
+    (tmp_path / "config" / "kdir" / "config.toml").write_text("][")
+    ran = run(["__complete", "bash", "ls", "/la/"])
+    assert (ran.out, ran.err) == ("", "")
+
+
+def test_a_broken_cache_is_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completing, "_ask", lambda *_: ["fresh/"])
+    Names([AT]).store("/la", "", ["tracking/"])
+    for file in (tmp_path / "cache" / "kdir" / "names").iterdir():
+        file.write_bytes(b"\xff\x00 nonsense")
+    assert _offered("ls", "/la/") == ["/la/fresh/"]
+
+
+@pytest.mark.parametrize(
+    "line", [["ls", "/la/t"], ["tr"], ["ls", "--"], ["--context", ""], ["ls", "-o", ""]]
+)
+def test_it_comes_without_grpc(line: list[str]) -> None:
+    Names([AT]).store("/la", "", ["tracking/"])
+    code = (
+        "import sys; from resolver.cli.main import main; main(sys.argv[1:]);"
+        "heavy = {'grpc', 'google.protobuf', 'asyncio', 'dataclasses'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "__complete", "zsh", *line],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script(shell: str) -> None:
+    assert f"kdir __complete {shell}" in run(["completion", shell]).out

@@ -1,0 +1,471 @@
+"""The verbs that change things: what they ask of owners and of people, and exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kdir.v1 import admin_pb2, directory_pb2, entry_pb2
+
+from resolver import errors
+from resolver.testing import MemoryDirectory
+from tests.command_line import Ran, answering, run
+
+AT = "127.0.0.1:20000"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KDIR_AT", raising=False)
+
+
+class Kdir:
+    """``kdir`` at one cluster whose answers to writes are canned; ``calls`` holds the requests."""
+
+    def __init__(self, tree: MemoryDirectory) -> None:
+        self.tree = tree
+        self.calls: list[Any] = []
+        self.answers: dict[str, Any] = {}
+
+    def __call__(self, *words: str, terminal: bool = False, stdin: str = "") -> Ran:
+        owner = self.tree.deepest(_root())
+        assert owner is not None
+        self.tree.transport.serve(AT, answering(self.answers, owner.answer, self.calls))
+        return run(["--at", AT, *words], self.tree.transport, terminal=terminal, stdin=stdin)
+
+    @property
+    def asked(self) -> Any:
+        """The last request that was answered by a can."""
+        return self.calls[-1]
+
+
+def _root() -> Any:
+    from resolver.path import ROOT
+
+    return ROOT
+
+
+def _created(request: directory_pb2.CreateEntryRequest) -> directory_pb2.CreateEntryResponse:
+    answer = directory_pb2.CreateEntryResponse(entry=request.entry)
+    answer.entry.path = request.path
+    answer.authority.cluster.cluster = "la"
+    if request.entry.HasField("topic") and not request.entry.topic.physical_name:
+        answer.entry.topic.physical_name = request.path.strip("/").replace("/", ".")
+    return answer
+
+
+def _updated(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEntryResponse:
+    answer = directory_pb2.UpdateEntryResponse(entry=request.entry)
+    answer.entry.path = request.path
+    return answer
+
+
+def _deleted(request: directory_pb2.DeleteEntryRequest) -> directory_pb2.DeleteEntryResponse:
+    return directory_pb2.DeleteEntryResponse(
+        topic_count=3 if request.recursive else 1, directory_count=2 if request.recursive else 0
+    )
+
+
+@pytest.fixture
+def kdir() -> Iterator[Kdir]:
+    with MemoryDirectory() as tree:
+        tree.cluster("/", "la")
+        tree.topic("/search/clicks")
+        tree.topic("/orders")
+        tree.link("/link", "/search")
+        kdir = Kdir(tree)
+        kdir.answers["DirectoryService.CreateEntry"] = _created
+        kdir.answers["DirectoryService.UpdateEntry"] = _updated
+        kdir.answers["DirectoryService.DeleteEntry"] = _deleted
+        yield kdir
+
+
+# -- mkdir, create, ln, mount --------------------------------------------------------------------
+
+
+def test_mkdir_says_on_stderr_what_it_did(kdir: Kdir) -> None:
+    assert kdir("mkdir", "/a") == Ran(0, "", "made /a\n")
+    assert kdir.asked.entry.HasField("directory")
+    assert not kdir.asked.make_parents
+    assert kdir.asked.request_id
+
+
+def test_mkdir_makes_the_tiers_above_where_they_are_missing(kdir: Kdir) -> None:
+    def missing_once(request: directory_pb2.CreateEntryRequest) -> Any:
+        if not request.make_parents:
+            raise errors.InvalidNamespace("/a does not exist", missing="/a", nearest="/")
+        return _created(request)
+
+    kdir.answers["DirectoryService.CreateEntry"] = missing_once
+    assert kdir("mkdir", "/a/b/c").code == 0
+    assert [one.make_parents for one in kdir.calls] == [False, True]
+
+
+def test_mkdir_of_what_exists_is_a_conflict(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.CreateEntry"] = errors.AlreadyExists("/a exists", path="/a")
+    ran = kdir("mkdir", "/a")
+    assert ran.code == 5
+    assert ran.err == ("error: /a exists (ALREADY_EXISTS)\n  what stands there: kdir stat /a\n")
+
+
+def test_mkdir_with_policies(kdir: Kdir) -> None:
+    ran = kdir(
+        "mkdir", "/a", "/b", "--set", "owner=search", "--set", "retention.ms=7d", "-o", "name"
+    )
+    assert ran == Ran(0, "/a/\n/b/\n", "")
+    assert kdir.asked.entry.policies.owner == "search"
+    assert kdir.asked.entry.policies.topic_config["retention.ms"].value == "604800000"
+
+
+def test_of_several_paths_one_that_fails_stops_none(kdir: Kdir) -> None:
+    def not_the_first(request: directory_pb2.CreateEntryRequest) -> Any:
+        if request.path == "/a":
+            raise errors.AlreadyExists("/a exists")
+        return _created(request)
+
+    kdir.answers["DirectoryService.CreateEntry"] = not_the_first
+    ran = kdir("mkdir", "/a", "/b")
+    assert ran.code == 5
+    assert "made /b" in ran.err
+
+
+def test_create_asks_for_what_was_said_and_waits(kdir: Kdir) -> None:
+    ran = kdir("create", "/search/x", "-p", "24", "--replication-factor", "3", "--physical", "x.y")
+    assert ran == Ran(0, "", "created /search/x: topic x.y of la\n")
+    topic = kdir.asked.entry.topic
+    assert (topic.partitions, topic.replication_factor, topic.physical_name) == (24, 3, "x.y")
+    assert kdir.asked.wait_until_active
+    assert not kdir.asked.validate_only
+
+
+def test_create_that_is_still_pending_is_3(kdir: Kdir) -> None:
+    def pending(request: directory_pb2.CreateEntryRequest) -> Any:
+        answer = _created(request)
+        answer.entry.topic.provision = entry_pb2.PROVISION_PENDING
+        return answer
+
+    kdir.answers["DirectoryService.CreateEntry"] = pending
+    ran = kdir("create", "/search/x")
+    assert ran.code == 3
+    assert "still pending: Kafka has not made search.x yet" in ran.err
+    assert kdir("create", "--no-wait", "/search/x").code == 0
+
+
+def test_create_in_no_directory_says_how_to_make_it(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.CreateEntry"] = errors.InvalidNamespace(
+        "/la/trakcing does not exist; the nearest directory that does is /la; did you mean …?",
+        missing="/la/trakcing",
+        nearest="/la",
+        similar="/la/tracking",
+    )
+    ran = kdir("create", "/la/trakcing/x")
+    assert ran.code == 1
+    assert ran.err.splitlines() == [
+        "error: /la/trakcing does not exist (INVALID_NAMESPACE)",
+        "  nearest directory: /la/tracking",
+        "  to make it: kdir mkdir /la/trakcing",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["create", "/a/"],
+        ["create", "/a", "/b", "--physical", "x"],
+        ["create", "/a", "-p", "many"],
+        ["mkdir", "/a", "--set", "owner"],
+        ["mkdir", "/a", "--set", "ownr=x"],
+        ["mkdir", "/a", "--set", "max_topics=some"],
+        ["set", "/a", "retention.ms=7x"],
+        ["set", "/a", "read_only=perhaps"],
+        ["set", "/a", "targets=/b", "owner=x"],
+        ["set", "/a", "mode=both"],
+        ["unset", "/a", "closed"],
+        ["unset", "--clear", "/a", "owner"],
+        ["mount", "/a"],
+        ["adopt", "/a"],
+        ["adopt", "/a", "--topic", "x", "--map", "y"],
+        ["rm", "/search"],
+    ],
+)
+def test_what_makes_no_sense_is_2_and_changes_nothing(kdir: Kdir, words: list[str]) -> None:
+    ran = kdir(*words)
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+    assert kdir.calls == []
+
+
+def test_plan_only_validates(kdir: Kdir) -> None:
+    assert kdir("mkdir", "--plan", "/a").err == "would make /a\n"
+    assert kdir("create", "--plan", "/x").err == "would create /x: topic x of la\n"
+    assert all(one.validate_only for one in kdir.calls)
+
+
+def test_ln(kdir: Kdir) -> None:
+    ran = kdir("ln", "/search", "/orders", "/both", "--union", "--writes-follow")
+    assert ran.err == "made link /both → /search, /orders\n"
+    link = kdir.asked.entry.link
+    assert list(link.targets) == ["/search", "/orders"]
+    assert (link.mode, link.writes) == (entry_pb2.LINK_MODE_UNION, entry_pb2.LINK_WRITES_FOLLOW)
+    kdir("ln", "/search", "/one")
+    assert kdir.asked.entry.link.mode == entry_pb2.LINK_MODE_FIRST
+
+
+def test_mount_names_the_child(kdir: Kdir) -> None:
+    ran = kdir("mount", "/geo", "--child", "kc-geo", "--endpoints", "g:1,g:2")
+    assert ran.code == 0
+    assert kdir.asked.entry.mount.cluster_id == "kc-geo"
+    assert list(kdir.asked.entry.mount.endpoints) == ["g:1", "g:2"]
+
+
+# -- rm ------------------------------------------------------------------------------------------
+
+
+def test_rm_removes_what_stands_there_by_its_kind(kdir: Kdir) -> None:
+    assert kdir("rm", "/orders").code == 0
+    assert kdir.asked.kind == entry_pb2.ENTRY_KIND_TOPIC
+    assert kdir("rm", "/link").code == 0
+    assert kdir.asked.kind == entry_pb2.ENTRY_KIND_LINK
+    assert kdir.asked.path == "/link"
+
+
+def test_rm_of_a_directory_wants_r(kdir: Kdir) -> None:
+    ran = kdir("rm", "-r", "/search")
+    assert ran.err == (
+        "removed directory /search, with 3 topics and 1 directory below it, "
+        "while Kafka keeps its topics and their data\n"
+    )
+    assert kdir.asked.recursive
+
+
+def test_rm_asks_a_person_and_takes_no_for_no(kdir: Kdir) -> None:
+    ran = kdir("rm", "-r", "/search", terminal=True, stdin="n\n")
+    assert ran.code == 0
+    assert "remove directory /search, with 3 topics" in ran.err
+    assert "kept /search" in ran.err
+    assert [one.validate_only for one in kdir.calls] == [True]
+
+
+def test_rm_asks_a_person_and_takes_yes_for_yes(kdir: Kdir) -> None:
+    kdir("rm", "-r", "/search", terminal=True, stdin="yes\n")
+    assert [one.validate_only for one in kdir.calls] == [True, False]
+
+
+def test_rm_does_not_ask_with_y_nor_where_there_is_nobody(kdir: Kdir) -> None:
+    kdir("rm", "-y", "/orders", terminal=True)
+    kdir("rm", "/orders")
+    assert [one.validate_only for one in kdir.calls] == [False, False]
+
+
+def test_rm_plan_says_what_would_go(kdir: Kdir) -> None:
+    assert kdir("rm", "-r", "--plan", "/search").err.startswith("would remove directory /search")
+    assert [one.validate_only for one in kdir.calls] == [True]
+
+
+def test_rm_of_a_mount_is_umounts_business(kdir: Kdir) -> None:
+    kdir.tree.cluster("/geo", "geo")
+    ran = kdir("rm", "-r", "/geo")
+    assert ran.code == 2
+    assert "kdir umount /geo" in ran.err
+
+
+def test_umount(kdir: Kdir) -> None:
+    kdir.tree.cluster("/geo", "geo")
+    assert kdir("umount", "/geo").code == 0
+    assert kdir.asked.kind == entry_pb2.ENTRY_KIND_MOUNT
+    assert kdir.asked.path == "/geo"
+
+
+# -- mv ------------------------------------------------------------------------------------------
+
+
+def test_mv_into_a_directory_keeps_the_name(kdir: Kdir) -> None:
+    def moved(request: directory_pb2.MoveEntryRequest) -> Any:
+        topic = entry_pb2.Topic(physical_name="orders")
+        entry = entry_pb2.Entry(path=request.new_path, topic=topic)
+        return directory_pb2.MoveEntryResponse(entry=entry)
+
+    kdir.answers["DirectoryService.MoveEntry"] = moved
+    ran = kdir("mv", "/orders", "/search/")
+    assert ran.err == "moved /orders to /search/orders; in Kafka it stays orders\n"
+    assert kdir("mv", "/orders", "/search/o").err.startswith("moved /orders to /search/o;")
+
+
+# -- set, unset ----------------------------------------------------------------------------------
+
+
+def test_set_names_each_field_in_the_mask(kdir: Kdir) -> None:
+    ran = kdir(
+        "set", "/search", "owner=search", "read_only=yes", "max_topics=5", "tags.tier=2",
+        "retention.ms=1d", "segment.bytes=1GiB", "config.preallocate=true", "producer.acks=1",
+    )  # fmt: skip
+    assert ran.code == 0
+    assert "nothing was changed in Kafka" in ran.err
+    assert list(kdir.asked.update_mask.paths) == [
+        "policies.owner",
+        "policies.read_only",
+        "policies.max_topics",
+        "policies.tags.tier",
+        "policies.topic_config.retention.ms",
+        "policies.topic_config.segment.bytes",
+        "policies.topic_config.preallocate",
+        "policies.producer_defaults.acks",
+    ]
+    policies = kdir.asked.entry.policies
+    assert (policies.owner, policies.read_only, policies.max_topics) == ("search", True, 5)
+    assert policies.topic_config["retention.ms"].value == "86400000"
+    assert policies.topic_config["segment.bytes"].value == "1073741824"
+    assert policies.topic_config["preallocate"].value == "true"
+    assert policies.producer_defaults["acks"].value == "1"
+
+
+def test_set_of_a_links_own_settings_is_about_the_link(kdir: Kdir) -> None:
+    assert kdir("set", "/link", "targets=/orders,/search", "mode=union").code == 0
+    assert kdir.asked.kind == entry_pb2.ENTRY_KIND_LINK
+    assert kdir.asked.path == "/link"
+    assert list(kdir.asked.update_mask.paths) == ["link.targets", "link.mode"]
+
+
+def test_set_of_a_policy_goes_through_a_link(kdir: Kdir) -> None:
+    assert kdir("set", "/link", "owner=x").code == 0
+    assert kdir.asked.path == "/search"
+
+
+def test_unset_leaves_the_field_out_and_clear_ends_the_inheritance(kdir: Kdir) -> None:
+    assert kdir("unset", "/search", "owner", "retention.ms").code == 0
+    assert list(kdir.asked.update_mask.paths) == [
+        "policies.owner", "policies.topic_config.retention.ms",
+    ]  # fmt: skip
+    assert not kdir.asked.entry.HasField("policies")
+    assert kdir("unset", "--clear", "/search", "retention.ms").code == 0
+    assert kdir.asked.entry.policies.topic_config["retention.ms"].cleared
+
+
+def test_etag_is_handed_on(kdir: Kdir) -> None:
+    kdir("set", "/search", "owner=x", "--etag", "1-1")
+    assert kdir.asked.etag == "1-1"
+    kdir.answers["DirectoryService.UpdateEntry"] = errors.EtagMismatch("changed since")
+    assert kdir("set", "/search", "owner=x", "--etag", "1-1").code == 5
+
+
+# -- adopt, ack ----------------------------------------------------------------------------------
+
+
+def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) -> None:
+    kdir.answers["AdminService.AdoptTopics"] = admin_pb2.AdoptTopicsResponse(
+        adoptions=[
+            admin_pb2.Adoption(physical_name="a.b", path="/a/b", rule=1, action="adopt"),
+            admin_pb2.Adoption(physical_name="c", action="ignore", rule=2),
+        ]
+    )
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        '[[rule]]\nmatch = "a.*"\nsplit_on = "."\n[[rule]]\nmatch = "c"\nignore = true\n'
+    )
+    ran = kdir("adopt", "/", "--map", str(rules), "--plan", "-o", "table")
+    assert ran.lines == [
+        "ACTION  TOPIC  PATH  RULE  WHY",
+        "adopt   a.b    /a/b     1",
+        "ignore  c      -        2",
+    ]
+    assert ran.err == "nothing was changed; it would: adopt 1, ignore 1\n"
+    assert kdir.asked.plan_only
+    assert [(one.match, one.split_on, one.ignore) for one in kdir.asked.rules] == [
+        ("a.*", ".", False),
+        ("c", "", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "[[rule]] tables were expected"),
+        ("[[rule]]", "rule 1: match"),
+        ("[[rule]]\nmatch='a'\nspliton='.'", "did you mean 'split_on'?"),
+        ("[[rule]]\nmatch='a'\nignore='yes'", "ignore: true or false"),
+        ("[[rules]]\nmatch='a'", "[[rule]] tables"),
+        ("=", "is not TOML"),
+    ],
+)
+def test_a_wrong_map_is_one_sentence(kdir: Kdir, tmp_path: Path, text: str, complaint: str) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(text)
+    ran = kdir("adopt", "/", "--map", str(rules))
+    assert ran.code == 2
+    assert complaint in ran.err
+    assert kdir.calls == []
+
+
+def test_adopt_of_one_topic(kdir: Kdir) -> None:
+    ran = kdir("adopt", "/search/c", "--topic", "clicks-v2")
+    assert ran.err == "adopted clicks-v2 of la as /search/c\n"
+    assert kdir.asked.adopt_existing
+    assert kdir.asked.entry.topic.physical_name == "clicks-v2"
+
+
+def test_ack_wants_the_reason_word_for_word_or_a_person(kdir: Kdir) -> None:
+    status = admin_pb2.GetStatusResponse(kafka=admin_pb2.KafkaStatus(stopped="7 topics vanished"))
+    status.authority.cluster.cluster = "la"
+    kdir.answers["AdminService.GetStatus"] = status
+    kdir.answers["AdminService.Acknowledge"] = admin_pb2.AcknowledgeResponse()
+    ran = kdir("ack", "/")
+    assert ran.code == 2
+    assert "la has stopped: 7 topics vanished" in ran.err
+    assert kdir("ack", "/", terminal=True, stdin="n\n").err.endswith("la stays stopped\n")
+    assert not [one for one in kdir.calls if isinstance(one, admin_pb2.AcknowledgeRequest)]
+    kdir("ack", "/", terminal=True, stdin="y\n")
+    assert kdir.asked.stopped == "7 topics vanished"
+    kdir("ack", "/", "--stopped", "another reason")
+    assert kdir.asked.stopped == "another reason"
+
+
+def test_ack_of_what_is_not_stopped_does_nothing(kdir: Kdir) -> None:
+    kdir.answers["AdminService.GetStatus"] = admin_pb2.GetStatusResponse()
+    assert kdir("ack", "/").code == 0
+
+
+# -- contexts ------------------------------------------------------------------------------------
+
+
+def test_a_protected_context_is_changed_only_by_its_name(kdir: Kdir) -> None:
+    assert run(["context", "set", "prod", "--servers", AT, "--protected"]).code == 0
+    assert run(["context", "use", "prod"]).code == 0
+    ran = kdir("mkdir", "/a")
+    assert ran.code == 2
+    assert "kdir mkdir --context prod" in ran.err
+    assert kdir.calls == []
+    assert kdir("mkdir", "--context", "prod", "/a").code == 0
+    assert run(["ls", "/"], kdir.tree.transport).lines == ["link/", "orders", "search/"]
+
+
+def test_contexts_are_listed(tmp_path: Path) -> None:
+    run(["context", "set", "a", "--servers", "h:1,h:2"])
+    run(["context", "set", "b", "--servers", "h:3", "--protected"])
+    run(["context", "use", "b"])
+    assert run(["context"]).lines == ["\ta\tno\th:1,h:2", "*\tb\tyes\th:3"]
+    assert run(["context", "-o", "name"]).lines == ["a", "b"]
+    assert run(["context", "-o", "json"]).objects[1] == {
+        "name": "b", "servers": ["h:3"], "protected": True, "current": True,
+    }  # fmt: skip
+    run(["context", "set", "b", "--unprotected"])
+    assert run(["context", "-o", "json"]).objects[1]["protected"] is False
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["context", "use"],
+        ["context", "use", "nosuch"],
+        ["context", "set", "new"],
+        ["context", "set", "new", "--servers", "nowhere"],
+        ["context", "set", "new", "--servers", "h:1", "--protected", "--unprotected"],
+        ["context", "list", "a"],
+        ["context", "drop", "a"],
+    ],
+)
+def test_wrong_words_about_contexts(words: list[str]) -> None:
+    assert run(words).code == 2
