@@ -7,7 +7,6 @@ what DESIGN §5 rules out (docs/decisions: the ordered persistent map).
 
 from __future__ import annotations
 
-import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +36,7 @@ _LEAST: Final = _MOST // 4
 _BULK: Final = 112
 """Keys of a leaf that ``from_sorted`` makes: nearly full, with room for the first inserts."""
 
-_LOWEST: Final = 0 if sys.byteorder == "little" else 7
+_LOWEST: Final = 0 if array("H", [1]).tobytes()[0] else 7
 """Where the lowest byte of a 64-bit integer is: `_leaf` takes it of many hashes at once."""
 
 _EMPTY: Final[_Node] = ((), (), b"")
