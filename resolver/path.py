@@ -10,7 +10,7 @@ import enum
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
 from resolver.errors import InvalidPath
 
@@ -68,7 +68,7 @@ class Path:
             return ROOT
         if len(text) <= MAX_PATH_BYTES and _CANONICAL.fullmatch(text) and not _DOTS.search(text):
             return cls(tuple(text[1:].split("/")))
-        _explain(text)
+        raise _explained(text)
 
     @classmethod
     def of(cls, segments: Iterable[str]) -> Path:
@@ -173,11 +173,11 @@ def check_segment(segment: str, position: int = 1) -> None:
         InvalidPath: naming the segment, its place (counted from 1) and the rule.
     """
     if not _SEGMENT.fullmatch(segment) or segment in {".", ".."}:
-        _explain_segment(segment, position)
+        raise _explained_segment(segment, position)
 
 
-def _refuse(message: str, *, segment: str, position: int, rule: str) -> NoReturn:
-    raise InvalidPath(message, segment=_shown(segment), position=position, rule=rule)
+def _refusal(message: str, *, segment: str, position: int, rule: str) -> InvalidPath:
+    return InvalidPath(message, segment=_shown(segment), position=position, rule=rule)
 
 
 def _shown(text: str, most: int = 60) -> str:
@@ -186,9 +186,9 @@ def _shown(text: str, most: int = 60) -> str:
     return quoted if len(quoted) <= most else f"{quoted[:most]}… ({len(text)} characters)"
 
 
-def _explain(text: str) -> NoReturn:
+def _explained(text: str) -> InvalidPath:
     if not text.startswith("/"):
-        _refuse(
+        return _refusal(
             f"path {_shown(text)!r}: must begin with '/'", segment=text, position=0, rule="absolute"
         )
     size = len(text.encode("utf-8", "surrogatepass"))
@@ -197,15 +197,15 @@ def _explain(text: str) -> NoReturn:
         # The first bad segment says more than "too long"; a huge path is not worth the look.
         for position, segment in enumerate(segments, start=1):
             if not _SEGMENT.fullmatch(segment) or segment in {".", ".."}:
-                _explain_segment(segment, position)
+                return _explained_segment(segment, position)
     if len(segments) > MAX_SEGMENTS:
-        _refuse(
+        return _refusal(
             f"path {_shown(text)!r}: {len(segments)} segments; at most {MAX_SEGMENTS} are allowed",
             segment=segments[MAX_SEGMENTS],
             position=MAX_SEGMENTS + 1,
             rule="segments",
         )
-    _refuse(
+    return _refusal(
         f"path {_shown(text)!r}: {size} bytes; at most {MAX_PATH_BYTES} are allowed",
         segment=segments[-1],
         position=len(segments),
@@ -213,7 +213,7 @@ def _explain(text: str) -> NoReturn:
     )
 
 
-def _explain_segment(segment: str, position: int) -> NoReturn:
+def _explained_segment(segment: str, position: int) -> InvalidPath:
     where = f"segment {position}"
     if not segment:
         rule, what = "empty", f"{where} is empty: no '//' and no trailing '/'"
@@ -231,4 +231,4 @@ def _explain_segment(segment: str, position: int) -> NoReturn:
             f"{where} has {len(segment)} characters; at most {MAX_SEGMENT_LENGTH} are allowed: "
             f"{_shown(segment)!r}"
         )
-    _refuse(f"invalid path: {what}", segment=segment, position=position, rule=rule)
+    return _refusal(f"invalid path: {what}", segment=segment, position=position, rule=rule)

@@ -50,6 +50,7 @@ _HARMLESS = frozenset(
         "string",
         "struct",
         "textwrap",
+        "threading",
         "types",
         "typing",
         "unicodedata",

@@ -111,7 +111,7 @@ def test_files_of_a_folder_may_not_share_a_cluster_or_store(tmp_path: pathlib.Pa
     with pytest.raises(ConfigError, match="cluster 'x' is also that of"):
         load_configs([str(tmp_path)])
     (tmp_path / "b.toml").write_text('cluster = "y"\nstore = "sqlite:///a.db"')
-    with pytest.raises(ConfigError, match="store .* is also that of"):
+    with pytest.raises(ConfigError, match=r"store .* is also that of"):
         load_configs([str(tmp_path)])
 
 
