@@ -150,6 +150,8 @@ class Cluster:
         """Trims what is kept for a while only, and finishes removals where no reconciler does."""
         try:
             self._maintenance.step()
+            if self.replica.state is ReplicaState.SERVING:
+                self.children.forget()
             if self.reconciler is None and self.replica.state is ReplicaState.SERVING:
                 while self.writer.execute(ReapDeleted(limit=_REAPED_AT_ONCE)).plan.writes:
                     if self._stop.is_set():

@@ -19,12 +19,14 @@ from directory.federation import facts
 from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.namespace.entry import NO_POLICIES, Mount
-from directory.store.base import StoreAway, Write
+from directory.namespace.keys import ENTRY
+from directory.store.base import NothingNewer, StoreAway, Write
 from directory.store.replica import Replica
 from directory.writer import Writer
 from resolver.errors import (
     InvalidArgument,
     KdirError,
+    LostRace,
     MountDisagrees,
     MountLoop,
     UnknownChild,
@@ -113,12 +115,16 @@ class Children:
         except KdirError as error:
             self._remember_waiting(hello, peer, error)
             raise
-        session = self._begin(hello)
-        reader = threading.Thread(
-            target=self._hear, args=(session, requests), name=f"link-{hello.cluster}", daemon=True
-        )
-        reader.start()
+        session = _Session(hello, self._clock(), hello.topic_count)
         try:
+            self._begin(session)
+            reader = threading.Thread(
+                target=self._hear,
+                args=(session, requests),
+                name=f"link-{hello.cluster}",
+                daemon=True,
+            )
+            reader.start()
             yield from self._tell(session, welcome)
         finally:
             self._end(session)
@@ -166,8 +172,8 @@ class Children:
         parent = self._federation.view().position.parent
         return list(parent.ancestor_cluster_ids) if parent else []
 
-    def _begin(self, hello: federation_pb2.Hello) -> _Session:
-        session = _Session(hello, self._clock(), hello.topic_count)
+    def _begin(self, session: _Session) -> None:
+        hello = session.hello
         with self._lock:
             before = self._sessions.get(hello.cluster_id)
             self._sessions[hello.cluster_id] = session
@@ -178,7 +184,6 @@ class Children:
         self._federation.heard(hello.cluster_id, hello.topic_count, linked=True)
         self._keep(facts.child_writes(self._replica.snapshot, hello, unix_ms()))
         self._federation.changed()
-        return session
 
     def _end(self, session: _Session) -> None:
         session.ended = True
@@ -268,8 +273,21 @@ class Children:
             session.news.set()
 
     def _keep_below(self, session: _Session, table: federation_pb2.MountTable) -> None:
+        found = self._federation.view().mounts.get(session.hello.cluster_id)
+        if found is None:
+            return
         now = unix_ms()
-        rows = [TableRow.received(row, now) for row in table.rows]
+        told = [TableRow.received(row, now) for row in table.rows]
+        # A child speaks for what is below it and for nothing else: its word on another's mount
+        # would be handed down to everybody as ours (RELIABILITY R5).
+        rows = [row for row in told if found[0].is_prefix_of(row.mount) and row.mount != found[0]]
+        if len(rows) < len(told):
+            _log.warning(
+                "child %s told of %d mounts that are not below %s; they are not kept",
+                session.hello.cluster,
+                len(told) - len(rows),
+                found[0],
+            )
         self._federation.hear_below(session.hello.cluster_id, rows)
         snapshot = self._replica.snapshot
         self._keep(facts.below_writes(snapshot, session.hello.cluster_id, rows, now))
@@ -287,6 +305,24 @@ class Children:
             self._keep(facts.child_writes(self._replica.snapshot, session.hello, unix_ms()))
         elif changed:
             self._federation.changed()
+
+    def forget(self) -> None:
+        """Drops what is kept of clusters that are mounted here no more.
+
+        Raises:
+            StoreUnavailable
+        """
+        snapshot = self._replica.snapshot
+        mounted = {mount.cluster_id for _, mount in snapshot.mounts()}
+        self._federation.forget_all_but(mounted)
+        writes = facts.forget_writes(snapshot, mounted)
+        if not writes:
+            return
+        try:
+            # Not where something was mounted meanwhile: what its child told is not to be lost.
+            self._writer.put_facts(writes, (NothingNewer(ENTRY, snapshot.revision),))
+        except LostRace:
+            return  # the next turn looks again
 
     # -- mounting --------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ that a restart, at any age, starts from it. Ages are kept as the unix time of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,7 @@ __all__ = [
     "below_writes",
     "child_hello",
     "child_writes",
+    "forget_writes",
     "inherited_levels",
     "inherited_policies",
     "inherited_writes",
@@ -213,6 +214,16 @@ def below_writes(
         return ()
     table = federation_pb2.MountTable(rows=[one.aged(now_ms) for one in fresh])
     return (Put(key, _stamped(now_ms, table.SerializeToString(deterministic=True))),)
+
+
+def forget_writes(snapshot: Snapshot, mounted: Collection[str]) -> tuple[Write, ...]:
+    """Removes what clusters told that are mounted no more; ``mounted`` are those that are."""
+    return tuple(
+        Remove(key)
+        for prefix in (keys.CHILD, _BELOW)
+        for key, _ in snapshot.facts(prefix)
+        if key.removeprefix(prefix).decode() not in mounted
+    )
 
 
 def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from kdir.v1 import federation_pb2
@@ -221,6 +221,12 @@ class Federation:
         if not linked:
             below = self._heard_below.get(cluster_id, {})
             self._heard_below[cluster_id] = {mount: row.unlinked() for mount, row in below.items()}
+
+    def forget_all_but(self, mounted: Collection[str]) -> None:
+        """Drops what was heard of clusters that are mounted here no more."""
+        for heard in (self._live, self._heard_below):
+            for cluster_id in set(heard).difference(mounted):
+                heard.pop(cluster_id, None)
 
     def live(self, cluster_id: str) -> LiveChild | None:
         """How a child is doing, as far as this server heard itself."""

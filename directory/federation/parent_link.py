@@ -22,7 +22,8 @@ from directory.federation.federation import Federation, Member, unix_ms
 from directory.store.base import Leadership, Put, Store, StoreAway, Write
 from directory.store.replica import Replica
 from directory.writer import Writer
-from resolver.errors import KdirError, MountLoop, UnknownChild
+from resolver.errors import KdirError, MountDisagrees, MountLoop, UnknownChild
+from resolver.path import Path
 from resolver.status import from_rpc_error
 
 __all__ = ["LinkStatus", "ParentLink"]
@@ -155,6 +156,10 @@ class ParentLink:
             self._refused(endpoint, from_rpc_error(error), leadership)
         except (KdirError, StoreAway) as error:
             self._message = str(error)
+        except Exception:  # noqa: BLE001 - logged, and tried again
+            # Without this thread the cluster would be cut off until somebody restarts it.
+            self._message = f"the link to {endpoint} failed by a bug; the log says which"
+            _log.exception("the link to the parent at %s failed by a bug", endpoint)
         finally:
             if self._linked:
                 _log.warning("the link to the parent at %s is down: %s", endpoint, self._message)
@@ -233,6 +238,15 @@ class ParentLink:
 
     def _welcomed(self, welcome: federation_pb2.Welcome, leadership: Leadership) -> None:
         own_id = self._member.cluster_id
+        mount, above = Path.parse(welcome.mount), Path.parse(welcome.parent_mount)
+        if mount == above or not above.is_prefix_of(mount):
+            # Kept, it would be believed at each start: not even a wrong parent may have that.
+            raise MountDisagrees(
+                f"the parent {welcome.parent_cluster} says that it hangs at {above} itself and "
+                f"mounts this cluster at {mount}, which is not below",
+                parent_mount=mount,
+                child_mount=self._federation.mount,
+            )
         if own_id in welcome.ancestor_cluster_ids:
             chain = " → ".join(welcome.ancestor_cluster_ids)
             raise MountLoop(f"the parent hangs below this cluster itself: {chain} → {own_id}")

@@ -30,13 +30,13 @@ class FederationService(Service):
         return {"Link": self.link, "ListMounts": self.list_mounts}
 
     def link(
-        self, requests: Iterator[federation_pb2.LinkRequest], call: Call
+        self, requests: Iterator[federation_pb2.LinkRequest | Malformed], call: Call
     ) -> Iterator[federation_pb2.LinkResponse]:
         """Held open by one elected server of each child."""
         hello = _first_word(requests, call)
         cluster = self._hosting.parent_of(hello)
         cluster.check_mounted()
-        return cluster.children.serve(hello, requests, call.peer, call.cancel)
+        return cluster.children.serve(hello, _readable(requests), call.peer, call.cancel)
 
     def list_mounts(
         self, request: federation_pb2.ListMountsRequest, call: Call
@@ -72,6 +72,15 @@ def _first_word(
         raise InvalidArgument("link: the first request must be a hello with a cluster_id")
     Path.parse(first.hello.mount)
     return first.hello
+
+
+def _readable(
+    requests: Iterator[federation_pb2.LinkRequest | Malformed],
+) -> Iterator[federation_pb2.LinkRequest]:
+    for request in requests:
+        if isinstance(request, Malformed):
+            raise request.error
+        yield request
 
 
 _HELLO_SECONDS = 5.0

@@ -1,0 +1,133 @@
+"""What one side of a link says wrongly is not kept, and reaches nobody else (RELIABILITY R5)."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from kdir.v1 import federation_pb2, federation_pb2_grpc
+
+from deploy.local.ports import LOOPBACK
+from directory.cluster import Cluster
+from directory.config import ServerConfig
+from directory.namespace.command import CreateMount, DeleteEntry
+from directory.namespace.entry import Kind
+from directory.store.replica import ReplicaState
+from resolver.path import Path as Path_
+from tests.federation import FAST, Federation, Server, eventually
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    with Federation(tmp_path) as made:
+        yield made
+
+
+def _row(mount: str, cluster_id: str) -> federation_pb2.MountRow:
+    return federation_pb2.MountRow(
+        mount=mount, cluster_id=cluster_id, epoch=1, endpoints=["127.0.0.1:9"]
+    )
+
+
+def test_R5_a_child_speaks_only_for_what_is_below_it(federation: Federation) -> None:
+    federation.start("/")
+    la = federation.join("/la", "/")
+    ny = federation.join("/ny", "/")
+    deep = federation.join("/ny/deep", "/ny")
+    la.mount_child("/la/x", "kc-liar")
+    said: queue.SimpleQueue[federation_pb2.LinkRequest | None] = queue.SimpleQueue()
+    said.put(
+        federation_pb2.LinkRequest(
+            hello=federation_pb2.Hello(cluster_id="kc-liar", cluster="liar", mount="/la/x")
+        )
+    )
+    rows = [
+        _row("/la/x/honest", "kc-honest"),
+        _row("/ny/deep", deep.cluster_id),
+        _row("/ny", ny.cluster_id),
+        _row("/la/x", "kc-liar"),
+    ]
+    said.put(federation_pb2.LinkRequest(mounts_below=federation_pb2.MountTable(rows=rows)))
+    call = federation_pb2_grpc.FederationServiceStub(la.channel).Link(iter(said.get, None))
+    try:
+        eventually(lambda: "/la/x/honest" in la.mounted())
+        by_mount = {row.mount: list(row.endpoints) for row in la.mounts().rows}
+        assert by_mount["/ny/deep"] == [deep.address]
+        assert by_mount["/ny"] == [ny.address]
+    finally:
+        said.put(None)
+        call.cancel()
+
+
+class _WrongParent(federation_pb2_grpc.FederationServiceServicer):
+    """Mounts its child at what is no path, or not below itself."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def Link(
+        self, requests: Iterator[federation_pb2.LinkRequest], context: grpc.ServicerContext
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        next(requests)
+        mount = ("la//x", "/", "/elsewhere")[self.asked % 3]
+        self.asked += 1
+        yield federation_pb2.LinkResponse(
+            welcome=federation_pb2.Welcome(
+                mount=mount, epoch=1, parent_cluster_id="kc-wrong", parent_mount="/a"
+            )
+        )
+
+    def ListMounts(  # pragma: no cover - nobody asks
+        self, request: federation_pb2.ListMountsRequest, context: grpc.ServicerContext
+    ) -> federation_pb2.ListMountsResponse:
+        return federation_pb2.ListMountsResponse()
+
+
+def test_a_parent_that_says_nonsense_is_not_believed_now_or_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    wrong = _WrongParent()
+    parent = grpc.server(ThreadPoolExecutor(2))
+    federation_pb2_grpc.add_FederationServiceServicer_to_server(wrong, parent)
+    port = parent.add_insecure_port(f"{LOOPBACK}:0")
+    parent.start()
+    try:
+        settings = {**FAST, "parent": [f"{LOOPBACK}:{port}"]}
+        with Server(tmp_path, "/la", settings) as child:
+            eventually(lambda: child.mkdir("/la/a"))
+            eventually(lambda: wrong.asked >= 4)
+            child.restart()
+            eventually(lambda: child.outcome("/la/a") == "resolution")
+            assert not child.status().parent.linked
+            child.close()
+    finally:
+        parent.stop(0)
+
+
+def test_what_an_unmounted_child_told_is_forgotten(tmp_path: Path) -> None:
+    config = ServerConfig.quick(
+        Path_.parse("/la"), store=f"sqlite:///{tmp_path / 'la.sqlite'}", listen="127.0.0.1:0"
+    )
+    cluster = Cluster.open(config)
+    cluster.start()
+    try:
+        eventually(lambda: cluster.replica.state is ReplicaState.SERVING)
+        path = Path_.parse("/la/x")
+        cluster.writer.execute(CreateMount(path=path, cluster_id="kc-child"))
+        hello = federation_pb2.Hello(cluster_id="kc-child", cluster="x", mount="/la/x")
+        link = cluster.children.serve(hello, iter(()), "", lambda: None)
+        assert next(link).HasField("welcome")
+        cluster.children.forget()
+        assert cluster.federation.has_met("kc-child")
+        assert cluster.federation.live("kc-child") is not None
+        link.close()  # type: ignore[attr-defined]
+        cluster.writer.execute(DeleteEntry(path=path, kind=Kind.MOUNT))
+        cluster.children.forget()
+        eventually(lambda: not cluster.federation.has_met("kc-child"))
+        assert cluster.federation.live("kc-child") is None
+    finally:
+        cluster.stop()
