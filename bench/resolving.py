@@ -30,6 +30,8 @@ _BATCH: Final = "/kdir.v1.ResolveService/BatchResolve"
 _ECHO: Final = "/bench.Echo/Echo"
 _ROUNDS: Final = 9
 _SECONDS: Final = 1.0
+_WARM_UP: Final = 5
+"""Rounds in which most of the 10,000 directories are met for the first time."""
 _LATENCY_ROUNDS: Final = 5
 _LATENCY_SECONDS: Final = 2.0
 _AT_ONCE: Final = 64
@@ -133,6 +135,9 @@ def _unary(folder: Path, many: _Load) -> list[Row]:
     ):
         bare = _Load(echo, echo_pid, _ECHO, many.requests)
         few = _Load(small.address, small.process.pid, _RESOLVE, _requests(_FEW, 200_000))
+        for _ in range(_WARM_UP):
+            many.round()
+        many.rates.clear()
         for _ in range(_ROUNDS):
             for load in (bare, many, few):
                 load.round()

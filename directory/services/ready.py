@@ -21,7 +21,7 @@ from directory.federation.federation import View
 from directory.namespace.entry import Kind
 from directory.namespace.snapshot import Node, Snapshot
 from directory.services.answers import Answers
-from resolver.errors import KdirError
+from resolver.errors import InvalidPath, KdirError
 from resolver.path import MAX_PATH_BYTES, Path
 from resolver.status import from_outcome, to_outcome
 
@@ -108,13 +108,13 @@ class Ready:
             return error_part(error)
 
     def _topic(self, text: str) -> bytes | None:
-        """The part for a topic of a directory that was seen before; None where there is none.
+        """The part for a topic that no link or mount leads to; None where there is none.
 
         What follows the path of a directory and names a topic in it needs no other check: such
         names are legal.
         """
         above, _, name = text.rpartition("/")
-        node = self._directories.get(above)
+        node = self._directories.get(above) or self._see_directory(above)
         if node is None or len(text) > MAX_PATH_BYTES:
             return None
         record = node.topics.get(name)
@@ -134,7 +134,6 @@ class Ready:
         part, kind = self._decide(text)
         if kind == "resolution":
             self._remember(text, part)
-            self._see_directory(text.rpartition("/")[0])
         return part
 
     def _decide(
@@ -154,10 +153,14 @@ class Ready:
         self._outcomes[text] = part
         return part
 
-    def _see_directory(self, text: str) -> None:
-        node = self._answers.directory(Path.parse(text)) if text else None
+    def _see_directory(self, text: str) -> Node | None:
+        try:
+            node = self._answers.directory(Path.parse(text or "/"))
+        except InvalidPath:
+            return None  # what is wrong is said of the whole path
         if node is None:
-            return
+            return None
         if len(self._directories) >= _MOST_DIRECTORIES:
             self._directories.clear()
         self._directories[text] = node
+        return node
