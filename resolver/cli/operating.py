@@ -211,8 +211,9 @@ def _problems(look: _Look) -> Iterator[str]:
     """What is not as it should be, one sentence each."""
     server, status = look
     if isinstance(status, KdirError):
-        name = f"{server.mount} ({server.cluster}) at " if server.mount else ""
-        yield f"{name}{server.endpoint}: {status}"
+        cluster = server.cluster or server.cluster_id
+        name = f"{server.mount} ({cluster})" if server.mount else ""
+        yield f"{' at '.join(filter(None, (name, server.endpoint)))}: {status}"
         return
     where = f"{status.authority.cluster.mount} at {server.endpoint}"
     if status.replica_state != 2:

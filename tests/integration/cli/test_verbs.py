@@ -1,0 +1,475 @@
+"""kdir as people run it: the installed command on real servers and a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conftest import SharedBroker
+from tests.federation import Federation, eventually
+
+KDIR = str(Path(sys.executable).with_name("kdir"))
+
+
+class Kdir:
+    """Runs ``kdir`` at one of the federation's servers; ``#`` in a line is the tracking mount."""
+
+    def __init__(self, federation: Federation, home: Path, mount: str) -> None:
+        self.federation = federation
+        self.mount = mount
+        self.environment = {
+            **os.environ,
+            "KDIR_AT": federation["/la"].address,
+            "XDG_CONFIG_HOME": str(home / "config"),
+            "XDG_CACHE_HOME": str(home / "cache"),
+            "XDG_DATA_HOME": str(home / "data"),
+            "NO_COLOR": "1",
+            "TERM": "xterm",
+        }
+
+    def command(self, line: str) -> list[str]:
+        return [KDIR, *line.replace("#", self.mount).split()]
+
+    def run(self, line: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            self.command(line),
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.returncode == code, (line, done)
+        return done
+
+    def lines(self, line: str, code: int = 0) -> list[str]:
+        return self.run(line, code).stdout.splitlines()
+
+    def objects(self, line: str) -> list[dict[str, object]]:
+        return [json.loads(text) for text in self.lines(line)]
+
+    def start(self, line: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(line),
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def on_a_terminal(self, line: str, answer: str = "") -> str:
+        """All that a person sees, with the answer they type."""
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            self.command(line),
+            env=self.environment,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        if answer:
+            os.write(ours, answer.encode())
+        seen = b""
+        try:
+            while select.select([ours], [], [], 60)[0]:
+                part = os.read(ours, 65_536)
+                if not part:
+                    break
+                seen += part
+        except OSError:  # nobody holds the other end any more
+            pass
+        os.close(ours)
+        process.wait(10)
+        return seen.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture(scope="module")
+def federation(
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker: SharedBroker
+) -> Iterator[Federation]:
+    """Five clusters, one with a Kafka, and one that nobody has mounted yet."""
+    with Federation(tmp_path_factory.mktemp("federation")) as federation:
+        federation.start("/")
+        federation.join("/la", "/")
+        federation.join("/ny", "/")
+        federation.join(
+            "/la/tracking",
+            "/la",
+            kafka={
+                "bootstrap": kafka_broker.bootstrap,
+                "ceiling": ["create", "delete"],
+                "split_on": ".",
+                "sweep_seconds": 1,
+            },
+        )
+        federation.start("/la/geo", "/la")
+        yield federation
+
+
+@pytest.fixture(scope="module")
+def topics(kafka_broker: SharedBroker) -> str:
+    """Three topics that were there before kdir; the prefix of their names, which no test shares."""
+    prefix = f"cli{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
+    names = [f"{prefix}.orders", f"{prefix}.orders.dlq", f"{prefix}.search.clicks"]
+    for future in admin.create_topics([NewTopic(name, 3, 1) for name in names]).values():
+        future.result(30)
+    return prefix
+
+
+@pytest.fixture(scope="module")
+def kdir(federation: Federation, topics: str, tmp_path_factory: pytest.TempPathFactory) -> Kdir:
+    mount = f"/la/tracking/{topics}"
+    kdir = Kdir(federation, tmp_path_factory.mktemp("home"), mount)
+    eventually(lambda: "search/" in kdir.lines("ls #"), 60)
+    return kdir
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def test_ls(kdir: Kdir) -> None:
+    assert kdir.lines("ls #") == ["orders", "orders/", "search/"]
+    assert kdir.lines("ls -o name #/orders/") == [f"{kdir.mount}/orders/dlq"]
+    (one,) = kdir.objects("ls -o json #/search")
+    assert one["path"] == f"{kdir.mount}/search/clicks"
+
+
+def test_ls_long_on_a_terminal(kdir: Kdir) -> None:
+    seen = kdir.on_a_terminal("ls -l #").splitlines()
+    assert seen[0].split() == [
+        "KIND", "NAME", "PARTS", "RF", "RETENTION", "OWNER", "STATE", "LOCATION",
+    ]  # fmt: skip
+    assert seen[1].split()[:4] == ["topic", "orders", "3", "1"]
+    assert seen[2].split()[:2] == ["dir", "orders/"]
+    columns = {line.index("la-tracking") for line in seen[1:]}
+    assert len(columns) == 1, seen
+
+
+def test_ls_of_globs(kdir: Kdir) -> None:
+    assert kdir.lines("ls #/*/c*") == [f"{kdir.mount}/search/clicks"]
+    assert kdir.lines(f"ls /la/**/{kdir.mount.rpartition('/')[2]}/**/dlq") == [
+        f"{kdir.mount}/orders/dlq"
+    ]
+    assert kdir.lines("ls #/o*/") == [f"{kdir.mount}/orders/"]
+    assert kdir.lines("ls /*/tra*") == ["/la/tracking/"]
+    assert kdir.run("ls #/nothing*", 1).stderr.startswith("error: nothing matches")
+
+
+def test_tree(kdir: Kdir) -> None:
+    lines = kdir.lines("tree -t #")
+    drawn = [re.sub(r"(?<=\w)/? .*", "", line) for line in lines]
+    assert drawn == [
+        kdir.mount, "├── orders", "├── orders", "│   └── dlq", "└── search", "    └── clicks",
+    ]  # fmt: skip
+
+
+def test_tree_shows_mounts(kdir: Kdir) -> None:
+    lines = kdir.lines("tree -L 2 /")
+    assert any(re.match(r"├── la/ +mount +la ", line) for line in lines), lines
+    assert any(
+        re.match(r"│   └── tracking/ +mount +la-tracking +\d+ topics?$", line) for line in lines
+    )
+
+
+def test_stat(kdir: Kdir) -> None:
+    facts = dict(line.split("\t") for line in kdir.lines("stat #/search/clicks"))
+    assert facts["kind"] == "topic"
+    assert facts["topic"] == f"{kdir.mount.rpartition('/')[2]}.search.clicks"
+    assert len(facts["topic id"]) == 22
+    assert facts["state"] == "active"
+    assert dict(line.split("\t") for line in kdir.lines("stat /la/tracking"))["kind"] == "mount"
+    behind = dict(line.split("\t") for line in kdir.lines("stat /la/tracking/"))
+    assert behind["kind"] == "directory"
+    # Asked at the mounted cluster itself, the mount is one, too.
+    assert dict(line.split("\t") for line in kdir.lines("stat /la"))["kind"] == "mount"
+
+
+def test_resolve_which_and_trace(kdir: Kdir, kafka_broker: SharedBroker) -> None:
+    topic = f"{kdir.mount.rpartition('/')[2]}.search.clicks"
+    expected = f"-b {kafka_broker.bootstrap} -t {topic}"
+    for at in ("/", "/la", "/ny", "/la/tracking"):
+        address = kdir.federation[at].address
+        assert kdir.lines(f"--at {address} resolve -o kcat #/search/clicks") == [expected]
+    assert kdir.lines(f"which la-tracking {topic} -o name") == [f"{kdir.mount}/search/clicks"]
+    rows = [line.split("\t") for line in kdir.lines("trace #/search/clicks")]
+    assert rows[-2][2] == "authoritative"
+    assert rows[-1][:2] == ["=", f"la-tracking:{topic}"]
+
+
+def test_absent(kdir: Kdir) -> None:
+    for line in ("ls #/nope", "resolve #/nope", "stat #/nope", "rm #/nope", "effective #/nope"):
+        assert "(ABSENT)" in kdir.run(line, 1).stderr
+    assert kdir.run("which la-tracking no.such.topic", 1).stdout == ""
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def test_mkdir_set_effective_unset(kdir: Kdir) -> None:
+    kdir.run("mkdir #/ads/us")
+    assert "ALREADY_EXISTS" in kdir.run("mkdir #/ads/us", 5).stderr
+    kdir.run("mkdir -p #/ads/us")
+    kdir.run("set #/ads owner=ads retention.ms=7d tags.tier=2")
+    kdir.run("set #/ads/us owner=us")
+    rows = {line.split("\t")[0]: line.split("\t") for line in kdir.lines("effective #/ads/us")}
+    assert rows["owner"][1:] == ["us", f"{kdir.mount}/ads/us", f"ads at {kdir.mount}/ads"]
+    assert rows["retention.ms"][1:] == ["604800000", f"{kdir.mount}/ads", "-"]
+    shown = next(line for line in kdir.lines("ls -l #/ads") if "us/" in line)
+    assert shown.split("\t")[4:6] == ["604800000 ^", "us"]
+    kdir.run("unset #/ads/us owner")
+    kdir.run("unset --clear #/ads/us retention.ms")
+    rows = {line.split("\t")[0]: line.split("\t") for line in kdir.lines("effective #/ads/us")}
+    assert rows["owner"][1:3] == ["ads", f"{kdir.mount}/ads"]
+    assert "retention.ms" not in rows
+
+
+def test_etags_guard_what_was_seen(kdir: Kdir) -> None:
+    kdir.run("mkdir #/guarded")
+    (seen,) = kdir.objects("stat -o json #/guarded")
+    kdir.run("set #/guarded owner=a")
+    assert "ETAG_MISMATCH" in kdir.run(f"set #/guarded owner=b --etag {seen['etag']}", 5).stderr
+
+
+def test_create_move_remove(kdir: Kdir) -> None:
+    kdir.run("mkdir #/made/deeper")
+    prefix = kdir.mount.rpartition("/")[2]
+    assert f"topic {prefix}.made.x of la-tracking" in kdir.run("create -p 2 #/made/x").stderr
+    (made,) = kdir.objects("stat -o json #/made/x")
+    assert made["topic"]["provision"] == "PROVISION_ACTIVE"  # type: ignore[index]
+    kdir.run("mv #/made/x #/made/deeper/")
+    assert kdir.lines("ls #/made/deeper") == ["x"]
+    assert "/made is a directory" in kdir.run("rm #/made", 2).stderr
+    assert "with 1 topic and 1 directory below it, with its data" in (
+        kdir.run("rm -r --plan #/made").stderr
+    )
+    kdir.run("rm -r #/made")
+    assert "made/" not in kdir.lines("ls #")
+
+
+def test_create_where_there_is_no_directory_says_how_to_make_it(kdir: Kdir) -> None:
+    assert kdir.run("create #/serach/x", 1).stderr.splitlines() == [
+        f"error: {kdir.mount}/serach does not exist (INVALID_NAMESPACE)",
+        f"  nearest directory: {kdir.mount}/search",
+        f"  to make it: kdir mkdir {kdir.mount}/serach",
+    ]
+
+
+def test_links_and_unions(kdir: Kdir) -> None:
+    kdir.run("ln #/search #/orders #/one")
+    assert kdir.lines("ls #/one") == ["clicks"]
+    kdir.run("ln --union #/search #/orders #/both")
+    assert kdir.lines("ls #/both") == ["clicks", "dlq"]
+    assert kdir.on_a_terminal("ls #/both").split() == [
+        "clicks", f"{kdir.mount}/search/clicks", "dlq", f"{kdir.mount}/orders/dlq",
+    ]  # fmt: skip
+    kdir.run("set #/one targets=#/orders")
+    assert kdir.lines("ls #/one") == ["dlq"]
+    kdir.run("rm #/one #/both")
+    assert "one/" not in kdir.lines("ls #")
+
+
+def test_rm_asks_on_a_terminal(kdir: Kdir) -> None:
+    kdir.run("mkdir #/asked")
+    assert "kept" in kdir.on_a_terminal("rm -r #/asked", "n\n")
+    assert "asked/" in kdir.lines("ls #")
+    assert "removed" in kdir.on_a_terminal("rm -r #/asked", "y\n")
+    assert "asked/" not in kdir.lines("ls #")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "reason"),
+    [
+        ("mv #/search #/search/x", 2, "INVALID_MOVE"),
+        ("mv #/search /ny/search", 5, "CROSS_MOUNT"),
+        ("create #/orders", 5, "ALREADY_EXISTS"),
+        ("create /la/x", 5, "ABOVE_CEILING"),
+        ("create #/y --physical a/b", 2, "INVALID_PHYSICAL_NAME"),
+        ("mount #/search --child kc-nosuch", 5, "MOUNT_SHADOWS"),
+        ("watch --after nonsense #", 2, "INVALID_TOKEN"),
+    ],
+)
+def test_refusals_have_their_reason_and_exit_code(
+    kdir: Kdir, line: str, code: int, reason: str
+) -> None:
+    assert f"{reason})" in kdir.run(line, code).stderr
+
+
+def test_adopt_by_a_map(kdir: Kdir, tmp_path: Path) -> None:
+    prefix = kdir.mount.rpartition("/")[2]
+    rules = tmp_path / "rules.toml"
+    rules.write_text(f'[[rule]]\nmatch = "{prefix}.*"\nsplit_on = "."\ninto = "moved"\n')
+    rows = [line.split("\t") for line in kdir.lines(f"adopt # --map {rules} --plan --remap")]
+    assert ["move", f"{prefix}.search.clicks", f"/la/tracking/moved/{prefix}/search/clicks"] in [
+        row[:3] for row in rows
+    ]
+    assert "moved/" not in kdir.lines("ls /la/tracking")
+
+
+# -- changes -------------------------------------------------------------------------------------
+
+
+def test_watch_and_history(kdir: Kdir) -> None:
+    kdir.run("mkdir #/watched")
+    watch = kdir.start("watch -o json #/watched")
+    try:
+        assert watch.stderr is not None
+        assert watch.stdout is not None
+        assert "watching" in watch.stderr.readline()
+        kdir.run("set #/watched owner=x")
+        event = json.loads(watch.stdout.readline())
+        assert event["path"] == f"{kdir.mount}/watched"
+        assert event["action"] == "CHANGE_ACTION_UPDATE"
+        assert event["after"]["policies"]["owner"] == "x"
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(20) == 130
+        assert watch.stderr.read() == ""
+    finally:
+        watch.kill()
+        watch.communicate()
+    rows = [line.split("\t") for line in kdir.lines("history #/watched")]
+    assert [(row[2], row[4], row[6]) for row in rows] == [
+        ("update", f"{kdir.mount}/watched", "owner: - → x"),
+        ("insert", f"{kdir.mount}/watched", ""),
+    ]
+    assert len(kdir.lines("history -n 1 #/watched")) == 1
+
+
+# -- mounts, servers -----------------------------------------------------------------------------
+
+
+def test_a_waiting_child_is_shown_and_mounted_by_its_name(kdir: Kdir) -> None:
+    eventually(lambda: "la-geo" in kdir.run("mounts").stderr)
+    waiting = [one for one in kdir.objects("mounts -o json") if one["state"] == "waiting"]
+    assert waiting[0]["cluster"] == "la-geo"
+    assert waiting[0]["cluster_id"] == kdir.federation["/la/geo"].cluster_id
+    assert "mounted la-geo (" in kdir.run("mount /la/geo --child la-geo").stderr
+    eventually(
+        lambda: any(
+            one["mount"] == "/la/geo" and one["state"] == "linked"
+            for one in kdir.objects("mounts -o json")
+        )
+    )
+    assert kdir.lines("ls /la/geo") == []
+    assert "is a mount" in kdir.run("rm -r /la/geo", 2).stderr
+    kdir.run("umount /la/geo")
+    assert "geo/" not in kdir.lines("ls /la")
+
+
+def test_doctor_sees_every_server(kdir: Kdir) -> None:
+    seen = {one["authority"]["cluster"]["mount"] for one in kdir.objects("doctor -o json")}  # type: ignore[index]
+    assert seen >= {"/", "/la", "/ny", "/la/tracking"}
+    assert "all is well" in kdir.run("doctor").stderr
+    address = kdir.federation["/ny"].address
+    assert len(kdir.lines(f"doctor --local --at {address}")) == 1
+
+
+def test_what_does_not_answer_is_named_and_exits_3(kdir: Kdir) -> None:
+    kdir.run("mkdir #/there /ny/there")
+    kdir.run("ln --union #/orders /ny/there /la/mixed")
+    assert kdir.lines("ls /la/mixed") == ["dlq"]
+    kdir.federation["/ny"].kill()
+    try:
+        done = kdir.run("ls /la/mixed", 3)
+        assert done.stdout == "dlq\n"
+        assert "not listed: /ny/there: " in done.stderr
+        assert "(UNREACHABLE)" in done.stderr
+        assert "(UNREACHABLE)" in kdir.run("resolve /ny/there", 3).stderr
+        assert any("unreachable" in line for line in kdir.lines("tree /", 3))
+        assert "/ny (ny) at " in kdir.run("doctor", 3).stderr
+        assert kdir.lines("ls #/orders/") == ["dlq"]
+    finally:
+        kdir.federation["/ny"].start()
+    eventually(lambda: kdir.run("ls /la/mixed").returncode == 0)
+
+
+def test_nobody_there_is_3(kdir: Kdir) -> None:
+    for line in ("ls /", "doctor", "mounts", "mkdir /x", "which a b"):
+        assert "UNREACHABLE" in kdir.run(f"--at 127.0.0.1:1 {line}", 3).stderr
+
+
+def test_server_is_the_directory_server(kdir: Kdir, tmp_path: Path) -> None:
+    done = kdir.run(f"server --check --mount /x --store sqlite:///{tmp_path}/x.sqlite")
+    assert "would serve /x" in done.stdout
+    assert kdir.run("server --mount nowhere", 2).stderr.startswith("error: ")
+
+
+# -- data ----------------------------------------------------------------------------------------
+
+
+def test_produce_and_consume(kdir: Kdir) -> None:
+    done = kdir.run("produce -K : #/search/clicks", stdin="k:one\nk:two\nthree\n")
+    assert "3 messages to la-tracking:" in done.stderr
+    seen = kdir.lines("consume #/search/clicks")
+    assert sorted(seen) == ["one", "three", "two"]
+    assert [line for line in kdir.lines("consume -K = #/search/clicks") if line[0] == "k"] == [
+        "k=one",
+        "k=two",
+    ]
+    assert len(kdir.lines("consume -n 1 #/search/clicks")) == 1
+    assert kdir.lines("consume #/orders") == []
+    assert "is a directory, not a topic" in kdir.run("consume #/search", 2).stderr
+
+
+# -- manners -------------------------------------------------------------------------------------
+
+
+def test_whoever_closes_the_pipe_hears_nothing(kdir: Kdir) -> None:
+    kdir.run("mkdir #/many")
+    process = kdir.start("ls -R -l /")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(60) in {0, 141}  # all may have fitted into the pipe
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_output_to_a_pipe_has_no_colour_and_to_a_terminal_has(kdir: Kdir) -> None:
+    assert "\x1b" not in kdir.run("ls -l #").stdout
+    coloured = Kdir(kdir.federation, Path(kdir.environment["XDG_CONFIG_HOME"]).parent, kdir.mount)
+    del coloured.environment["NO_COLOR"]
+    assert "\x1b[" in coloured.on_a_terminal("ls -l #")
+
+
+def test_completion_asks_the_server_once(kdir: Kdir) -> None:
+    def offered(*line: str) -> list[str]:
+        return kdir.lines(" ".join(["__complete", "zsh", *line]))
+
+    assert offered("ls", "/la/tr") == ["/la/tracking/"]
+    assert offered("ls", "#/or") == [f"{kdir.mount}/orders", f"{kdir.mount}/orders/"]
+    nobody = {**kdir.environment, "KDIR_AT": "127.0.0.1:1"}
+    done = subprocess.run(
+        kdir.command("__complete zsh ls /la/"),
+        env=nobody,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_silent_server_is_given_up_on(kdir: Kdir) -> None:
+    server = kdir.federation["/la"]
+    server.pause()
+    try:
+        done = kdir.run("--timeout 1 ls /la", 3)
+        assert re.search(r"UNREACHABLE|DEADLINE_EXCEEDED", done.stderr)
+    finally:
+        server.resume()
