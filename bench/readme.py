@@ -29,8 +29,8 @@ def section(rows: Sequence[Row]) -> str:
     return (
         f"On {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, "
         f"load average {os.getloadavg()[1]:.0f} of other work and ours:\n{fate}. "
-        "Each value is held to its goal as a ratio to the figure beside it, of the\nsame run; a goal that is missed "
-        f"stands here as missed.\n\n{show(rows)}"
+        "Each value is held to its goal as a ratio to the figure beside it, of the\nsame run; "
+        f"a goal that is missed stands here as missed.\n\n{show(rows)}"
     )
 
 
