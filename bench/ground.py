@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,8 @@ MOUNT: Final = "/la/tracking"
 CLUSTER: Final = "la-tracking"
 _FIRST_DIRECTORY: Final = 1_000
 _BATCH: Final = 9_000
+_LOOK_SECONDS: Final = 0.5
+_QUIET_LOOKS: Final = 3
 
 
 def path_of(number: int, per_directory: int) -> str:
@@ -105,7 +108,7 @@ def _topic(
 
 @contextmanager
 def pinned_directory(folder: Path, address: str, core: int = 0) -> Iterator[DirectoryProcess]:
-    """A directory server on one core, with this store loaded."""
+    """A directory server on one core, with this store loaded and nothing left to do."""
     from kdir.v1 import resolve_pb2, resolve_pb2_grpc
 
     server = DirectoryProcess(folder, MOUNT, {"cluster": CLUSTER, "store": address})
@@ -115,9 +118,21 @@ def pinned_directory(folder: Path, address: str, core: int = 0) -> Iterator[Dire
         with grpc.insecure_channel(server.address) as channel:
             stub = resolve_pb2_grpc.ResolveServiceStub(channel)
             server.process.await_ready(lambda: _answers(stub, resolve_pb2), 300)
+        _await_quiet(server.process.pid)
         yield server
     finally:
         server.kill()
+
+
+def _await_quiet(pid: int) -> None:
+    """Return when what a server does in the background after its start is over: the index of the
+    names in Kafka takes the interpreter for some seconds in a million topics.
+    """
+    quiet = 0
+    while quiet < _QUIET_LOOKS:
+        before = cpu_seconds(pid)
+        time.sleep(_LOOK_SECONDS)
+        quiet = quiet + 1 if cpu_seconds(pid) - before < _LOOK_SECONDS / 10 else 0
 
 
 def _answers(stub: Any, messages: Any) -> bool:

@@ -28,11 +28,11 @@ __all__ = ["run"]
 _RESOLVE: Final = "/kdir.v1.ResolveService/Resolve"
 _BATCH: Final = "/kdir.v1.ResolveService/BatchResolve"
 _ECHO: Final = "/bench.Echo/Echo"
-_ROUNDS: Final = 9
+_ROUNDS: Final = 7
 _SECONDS: Final = 1.0
 _WARM_UP: Final = 5
 """Rounds in which most of the 10,000 directories are met for the first time."""
-_LATENCY_ROUNDS: Final = 5
+_LATENCY_ROUNDS: Final = 3
 _LATENCY_SECONDS: Final = 2.0
 _AT_ONCE: Final = 64
 _MANY: Final = 1_000_000
