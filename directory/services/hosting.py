@@ -29,11 +29,15 @@ class Hosting:
         self._kept: dict[Cluster, Ready] = {}
 
     def pick(self, path: Path) -> Cluster:
-        """The cluster whose mount is the longest prefix of the path; else the first: it refers."""
+        """The cluster whose mount is the longest prefix of the path; else the topmost, which refers:
+        from one further down, *up* could lead back to this very address.
+        """
         if self._only is not None:
             return self._only
         owners = [one for one in self.clusters if one.mount.is_prefix_of(path)]
-        return max(owners, key=lambda one: len(one.mount), default=self.clusters[0])
+        if owners:
+            return max(owners, key=lambda one: len(one.mount))
+        return min(self.clusters, key=lambda one: len(one.mount))
 
     def pick_holder(self, path: Path) -> Cluster:
         """The cluster whose tree holds the entry at a path, as its parent directory does: for a
