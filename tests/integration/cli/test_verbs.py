@@ -473,3 +473,33 @@ def test_a_silent_server_is_given_up_on(kdir: Kdir) -> None:
         assert re.search(r"UNREACHABLE|DEADLINE_EXCEEDED", done.stderr)
     finally:
         server.resume()
+
+
+def test_a_directory_of_many_pages_is_listed_whole_and_in_order(kdir: Kdir) -> None:
+    names = [f"d{number:04}" for number in range(1_050)]  # a page has 1,000
+    kdir.run("mkdir " + " ".join(f"#/pages/{name}" for name in names))
+    assert kdir.lines("ls #/pages") == [f"{name}/" for name in names]
+    assert len(kdir.lines("ls -l -o table #/pages")) == 1 + len(names)
+
+
+def test_a_listing_of_ones_own_server_loads_nothing_that_it_does_not_need(kdir: Kdir) -> None:
+    code = (
+        "import sys; from resolver.cli.main import main; code = main(sys.argv[1:]);"
+        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    at = kdir.federation["/la/tracking"].address
+    done = subprocess.run(
+        [sys.executable, "-c", code, *kdir.command(f"--at {at} ls #")[1:]],
+        env=kdir.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(done.stderr.split())
+    assert "grpc" in loaded
+    heavy = {
+        "resolver.client", "resolver.resolution", "resolver.listing", "dataclasses", "tomllib",
+        "json", "pathlib", "argparse", "importlib.metadata", "confluent_kafka", "duckdb", "pyarrow",
+        "pyspark", "rich", "google.protobuf.json_format", "kdir.v1.admin_pb2", "kdir.v1.watch_pb2",
+    }  # fmt: skip
+    assert not loaded & heavy
