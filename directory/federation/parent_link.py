@@ -45,6 +45,8 @@ class LinkStatus:
     linked: bool = False
     message: str = ""
     heard_seconds: float | None = None
+    standby: bool = False
+    """Another server of the cluster is the elected one."""
 
 
 class ParentLink:
@@ -71,6 +73,7 @@ class ParentLink:
         self._call: grpc.Call | None = None
         self._thread = threading.Thread(target=self._run, name="parent-link", daemon=True)
         self._holder = False
+        self._standby = False
         self._linked = False
         self._message = "not tried yet"
         self._heard_at: float | None = None
@@ -99,6 +102,7 @@ class ParentLink:
             linked=self._linked,
             message="" if self._linked else self._message,
             heard_seconds=None if heard is None else self._clock() - heard,
+            standby=self._standby,
         )
 
     # -- holding the role ------------------------------------------------------------------------
@@ -125,9 +129,12 @@ class ParentLink:
             self._federation.view()
             leadership = self._store.elect(_ROLE, self._member.server_id)
         except (KdirError, StoreAway) as error:
-            self._message = str(error)
+            self._message, self._standby = str(error), False
             return None
         self._holder = leadership is not None
+        self._standby = leadership is None
+        if self._standby:
+            self._message = "another server of this cluster holds the link"
         return leadership
 
     # -- one link --------------------------------------------------------------------------------
@@ -161,7 +168,7 @@ class ParentLink:
             self._message = f"the link to {endpoint} failed by a bug; the log says which"
             _log.exception("the link to the parent at %s failed by a bug", endpoint)
         finally:
-            if self._linked:
+            if self._linked and not self._stop.is_set():
                 _log.warning("the link to the parent at %s is down: %s", endpoint, self._message)
             self._linked = False
             outbox.put(None)

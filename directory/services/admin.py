@@ -78,6 +78,7 @@ class AdminService(Service):
         status = cluster.link_status()
         out.configured = status.configured
         out.linked = status.linked
+        out.standby = status.configured and status.standby
         out.message = status.message
         if status.heard_seconds is not None:
             out.last_heard_seconds = status.heard_seconds
@@ -88,12 +89,27 @@ class AdminService(Service):
         if position.parent is not None:
             out.cluster_id = position.parent.parent_cluster_id
 
-    def _reconciler(self) -> tuple[Cluster, Reconciler]:
-        for cluster in self._hosting.clusters:
-            if cluster.reconciler is not None:
-                return cluster, cluster.reconciler
-        name = self._hosting.clusters[0].config.cluster
-        raise InvalidArgument(f"cluster {name} has no Kafka behind it")
+    def _reconciler(self, name: str) -> tuple[Cluster, Reconciler]:
+        """The cluster meant, and its reconciler: never one that happens to come first."""
+        hosted = self._hosting.clusters
+        if name:
+            hosted = tuple(one for one in hosted if name in (one.cluster_id, one.config.cluster))
+            if not hosted:
+                raise InvalidArgument(
+                    f"cluster: found {name!r}, which this server does not host", field="cluster"
+                )
+        found = [(one, one.reconciler) for one in hosted if one.reconciler is not None]
+        if not found:
+            names = ", ".join(one.config.cluster for one in hosted)
+            raise InvalidArgument(f"cluster {names} has no Kafka behind it", field="cluster")
+        if len(found) > 1:
+            names = ", ".join(one.config.cluster for one, _ in found)
+            raise InvalidArgument(
+                f"cluster: empty, and this server hosts several that have a Kafka; one of {names} "
+                f"would be right",
+                field="cluster",
+            )
+        return found[0]
 
     def adopt_topics(
         self, request: admin_pb2.AdoptTopicsRequest, call: Call
@@ -101,7 +117,7 @@ class AdminService(Service):
         """Adoption by mapping rules, or what it would do."""
         from directory.kafka.assembly import adoption_to_proto, rules_from_proto
 
-        cluster, reconciler = self._reconciler()
+        cluster, reconciler = self._reconciler(request.cluster)
         cluster.check_mounted()
         call.check()
         adoptions = reconciler.adopt(
@@ -123,8 +139,10 @@ class AdminService(Service):
         from directory.kafka.assembly import drift_to_proto
 
         call.check()
-        cluster, reconciler = self._reconciler()
-        path = Path.parse(request.path) if request.path else cluster.mount
+        asked = Path.parse(request.path) if request.path else None
+        owner = "" if asked is None else self._hosting.pick(asked).cluster_id
+        cluster, reconciler = self._reconciler(owner)
+        path = asked or cluster.mount
         drifts = reconciler.drift(path)
         return admin_pb2.ListDriftResponse(drifts=[drift_to_proto(one) for one in drifts])
 
@@ -133,7 +151,7 @@ class AdminService(Service):
     ) -> admin_pb2.AcknowledgeResponse:
         """Lets a stopped reconciler go on."""
         call.check()
-        cluster, reconciler = self._reconciler()
+        cluster, reconciler = self._reconciler(request.cluster)
         if cluster.replica.state is ReplicaState.LOADING:
             raise NotReady("nothing is loaded yet")
         reconciler.acknowledge(request.stopped)

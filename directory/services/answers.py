@@ -39,8 +39,16 @@ __all__ = ["Answers", "kind_of"]
 
 
 def kind_of(number: int) -> Kind | None:
-    """A kind of the contract; None where it is left open."""
-    return Kind(number) if number else None
+    """A kind of the contract; None where it is left open.
+
+    Raises:
+        InvalidArgument: a number that this version gives no meaning.
+    """
+    try:
+        return Kind(number) if number else None
+    except ValueError:
+        known = ", ".join(f"{one.name} = {one.value}" for one in Kind)
+        raise InvalidArgument(f"kind: found {number}; known are {known}", field="kind") from None
 
 
 class Answers:

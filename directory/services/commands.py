@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from enum import IntEnum
+from typing import Any, Final, TypeVar
 
 from kdir.v1 import directory_pb2, entry_pb2
 
@@ -23,6 +24,7 @@ from resolver.path import Path
 
 __all__ = ["create_command", "update_command"]
 
+E = TypeVar("E", bound=IntEnum)
 _MAPS: Final = ("topic_config", "producer_defaults", "consumer_defaults", "tags", "manage")
 
 
@@ -114,11 +116,20 @@ def _policy(field: str, policies: Policies) -> object:
 
 
 def _mode(entry: entry_pb2.Entry) -> LinkMode:
-    return LinkMode(entry.link.mode or LinkMode.FIRST)
+    return _known("link.mode", LinkMode, entry.link.mode or LinkMode.FIRST)
 
 
 def _writes(entry: entry_pb2.Entry) -> LinkWrites:
-    return LinkWrites(entry.link.writes or LinkWrites.STAY)
+    return _known("link.writes", LinkWrites, entry.link.writes or LinkWrites.STAY)
+
+
+def _known(field: str, kind: type[E], number: int) -> E:
+    try:
+        return kind(number)
+    except ValueError:
+        known = ", ".join(f"{one.name} = {one.value}" for one in kind)
+        message = f"{field}: found {number}; known are {known}"
+        raise InvalidArgument(message, field=field) from None
 
 
 _FIELDS: Final[Mapping[str, Callable[[entry_pb2.Entry], object]]] = {

@@ -15,7 +15,7 @@ from directory.namespace.entry import Directory, Kind
 from directory.namespace.listing import Cursor, ListedTopic, Page, page
 from directory.namespace.lookup import DirectoryAt, LinkAt, MountAt, TopicAt, Unreadable, lookup
 from directory.namespace.snapshot import Node, Snapshot
-from directory.services.answers import Answers
+from directory.services.answers import Answers, kind_of
 from directory.services.call import Call
 from directory.services.pages import PageToken, page_size
 from resolver.errors import (
@@ -134,7 +134,7 @@ def _fill(
 ) -> Cursor | None:
     """Adds entries up to the page's size in entries and bytes; where the next page begins."""
     glob = Glob.parse(request.name_glob) if request.name_glob else None
-    kinds = frozenset(Kind(kind) for kind in request.kinds if kind)
+    kinds = frozenset(kind for kind in map(kind_of, request.kinds) if kind is not None)
     base = "" if path.is_root else str(path)
     used = 0
     while True:

@@ -103,6 +103,7 @@ def _adopt_by_rules(
         rules=rules,
         plan_only=arguments.flag("plan"),
         remap_adopted=arguments.flag("remap"),
+        cluster=session.resolver.owner_of(where.path).cluster_id,
     )
     answer: admin_pb2.AdoptTopicsResponse = session.resolver.call(
         where.path, "AdminService.AdoptTopics", request
@@ -165,7 +166,8 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
         if not session.confirm("let it go on?"):
             session.out.note(f"{cluster} stays stopped")
             return 0
-    request = admin_pb2.AcknowledgeRequest(stopped=said)
+    owner = resolver.owner_of(where.path)
+    request = admin_pb2.AcknowledgeRequest(stopped=said, cluster=owner.cluster_id)
     resolver.call(where.path, "AdminService.Acknowledge", request)
     session.out.note("acknowledged: it goes on")
     return 0

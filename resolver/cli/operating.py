@@ -221,13 +221,13 @@ def _problems(look: _Look) -> Iterator[str]:
     parent = status.parent
     if parent.unmounted:
         yield f"{where}: the parent has unmounted it"
-    elif parent.configured and not parent.linked:
+    elif parent.configured and not parent.linked and not parent.standby:
         yield f"{where}: no link to the parent: {parent.message or 'not yet'}"
     if status.HasField("kafka"):
         if status.kafka.stopped:
             mount = status.authority.cluster.mount
             yield f"{where}: stopped: {status.kafka.stopped}; kdir ack {mount}"
-        elif not status.kafka.reachable:
+        elif status.kafka.leader and not status.kafka.reachable:
             yield f"{where}: Kafka does not answer: {status.kafka.message}"
     for key in status.quarantined:
         yield f"{where}: cannot be read and was set aside: {key}"

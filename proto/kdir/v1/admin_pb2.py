@@ -26,41 +26,41 @@ from kdir.v1 import entry_pb2 as kdir_dot_v1_dot_entry__pb2
 from kdir.v1 import resolve_pb2 as kdir_dot_v1_dot_resolve__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13kdir/v1/admin.proto\x12\x07kdir.v1\x1a\x13kdir/v1/entry.proto\x1a\x15kdir/v1/resolve.proto\"#\n\x10GetStatusRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\"\xc6\x02\n\x11GetStatusResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12,\n\rreplica_state\x18\x02 \x01(\x0e\x32\x15.kdir.v1.ReplicaState\x12\x13\n\x0btopic_count\x18\x03 \x01(\x04\x12\x17\n\x0f\x64irectory_count\x18\x04 \x01(\x04\x12%\n\x06parent\x18\x05 \x01(\x0b\x32\x15.kdir.v1.ParentStatus\x12#\n\x05kafka\x18\x06 \x01(\x0b\x32\x14.kdir.v1.KafkaStatus\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x15\n\rfeature_level\x18\x08 \x01(\r\x12\r\n\x05store\x18\t \x01(\t\x12\x13\n\x0bquarantined\x18\n \x03(\t\x12\x16\n\x0euptime_seconds\x18\x0b \x01(\x01\"\xa2\x01\n\x0cParentStatus\x12\x12\n\nconfigured\x18\x01 \x01(\x08\x12\x0e\n\x06linked\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x12\n\ncluster_id\x18\x04 \x01(\t\x12\x1f\n\x12last_heard_seconds\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\tunmounted\x18\x06 \x01(\x08\x42\x15\n\x13_last_heard_seconds\"\x92\x02\n\x0bKafkaStatus\x12\x19\n\x11pinned_cluster_id\x18\x01 \x01(\t\x12\x17\n\x0fseen_cluster_id\x18\x02 \x01(\t\x12\x11\n\treachable\x18\x03 \x01(\x08\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x1f\n\x12last_sweep_seconds\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x63\x65iling\x18\x06 \x03(\t\x12\x0f\n\x07stopped\x18\x07 \x01(\t\x12\x15\n\rpending_count\x18\x08 \x01(\x04\x12\x15\n\rmissing_count\x18\t \x01(\x04\x12\x13\n\x0b\x64rift_count\x18\n \x01(\x04\x12\x0e\n\x06leader\x18\x0b \x01(\x08\x42\x15\n\x13_last_sweep_seconds\"b\n\x0bMappingRule\x12\r\n\x05match\x18\x01 \x01(\t\x12\x10\n\x08split_on\x18\x02 \x01(\t\x12\x0c\n\x04into\x18\x03 \x01(\t\x12\x14\n\x0cstrip_prefix\x18\x04 \x01(\t\x12\x0e\n\x06ignore\x18\x05 \x01(\x08\"w\n\x12\x41\x64optTopicsRequest\x12#\n\x05rules\x18\x01 \x03(\x0b\x32\x14.kdir.v1.MappingRule\x12\x11\n\tplan_only\x18\x02 \x01(\x08\x12\x15\n\rremap_adopted\x18\x03 \x01(\x08\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"^\n\x08\x41\x64option\x12\x15\n\rphysical_name\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04rule\x18\x03 \x01(\r\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\"J\n\x13\x41\x64optTopicsResponse\x12$\n\tadoptions\x18\x01 \x03(\x0b\x32\x11.kdir.v1.Adoption\x12\r\n\x05token\x18\x02 \x01(\t\" \n\x10ListDriftRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"3\n\x11ListDriftResponse\x12\x1e\n\x06\x64rifts\x18\x01 \x03(\x0b\x32\x0e.kdir.v1.Drift\"\x81\x01\n\x05\x44rift\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x15\n\rphysical_name\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x0e\n\x06wanted\x18\x04 \x01(\t\x12\r\n\x05\x66ound\x18\x05 \x01(\t\x12%\n\tprovision\x18\x06 \x01(\x0e\x32\x12.kdir.v1.Provision\"9\n\x12\x41\x63knowledgeRequest\x12\x0f\n\x07stopped\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"$\n\x13\x41\x63knowledgeResponse\x12\r\n\x05token\x18\x01 \x01(\t*|\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICA_STATE_LOADING\x10\x01\x12\x19\n\x15REPLICA_STATE_SERVING\x10\x02\x12\x17\n\x13REPLICA_STATE_STALE\x10\x03\x32\xaa\x02\n\x0c\x41\x64minService\x12\x42\n\tGetStatus\x12\x19.kdir.v1.GetStatusRequest\x1a\x1a.kdir.v1.GetStatusResponse\x12H\n\x0b\x41\x64optTopics\x12\x1b.kdir.v1.AdoptTopicsRequest\x1a\x1c.kdir.v1.AdoptTopicsResponse\x12\x42\n\tListDrift\x12\x19.kdir.v1.ListDriftRequest\x1a\x1a.kdir.v1.ListDriftResponse\x12H\n\x0b\x41\x63knowledge\x12\x1b.kdir.v1.AcknowledgeRequest\x1a\x1c.kdir.v1.AcknowledgeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13kdir/v1/admin.proto\x12\x07kdir.v1\x1a\x13kdir/v1/entry.proto\x1a\x15kdir/v1/resolve.proto\"#\n\x10GetStatusRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\"\xc6\x02\n\x11GetStatusResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12,\n\rreplica_state\x18\x02 \x01(\x0e\x32\x15.kdir.v1.ReplicaState\x12\x13\n\x0btopic_count\x18\x03 \x01(\x04\x12\x17\n\x0f\x64irectory_count\x18\x04 \x01(\x04\x12%\n\x06parent\x18\x05 \x01(\x0b\x32\x15.kdir.v1.ParentStatus\x12#\n\x05kafka\x18\x06 \x01(\x0b\x32\x14.kdir.v1.KafkaStatus\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x15\n\rfeature_level\x18\x08 \x01(\r\x12\r\n\x05store\x18\t \x01(\t\x12\x13\n\x0bquarantined\x18\n \x03(\t\x12\x16\n\x0euptime_seconds\x18\x0b \x01(\x01\"\xb3\x01\n\x0cParentStatus\x12\x12\n\nconfigured\x18\x01 \x01(\x08\x12\x0e\n\x06linked\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x12\n\ncluster_id\x18\x04 \x01(\t\x12\x1f\n\x12last_heard_seconds\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\tunmounted\x18\x06 \x01(\x08\x12\x0f\n\x07standby\x18\x07 \x01(\x08\x42\x15\n\x13_last_heard_seconds\"\x92\x02\n\x0bKafkaStatus\x12\x19\n\x11pinned_cluster_id\x18\x01 \x01(\t\x12\x17\n\x0fseen_cluster_id\x18\x02 \x01(\t\x12\x11\n\treachable\x18\x03 \x01(\x08\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x1f\n\x12last_sweep_seconds\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x63\x65iling\x18\x06 \x03(\t\x12\x0f\n\x07stopped\x18\x07 \x01(\t\x12\x15\n\rpending_count\x18\x08 \x01(\x04\x12\x15\n\rmissing_count\x18\t \x01(\x04\x12\x13\n\x0b\x64rift_count\x18\n \x01(\x04\x12\x0e\n\x06leader\x18\x0b \x01(\x08\x42\x15\n\x13_last_sweep_seconds\"b\n\x0bMappingRule\x12\r\n\x05match\x18\x01 \x01(\t\x12\x10\n\x08split_on\x18\x02 \x01(\t\x12\x0c\n\x04into\x18\x03 \x01(\t\x12\x14\n\x0cstrip_prefix\x18\x04 \x01(\t\x12\x0e\n\x06ignore\x18\x05 \x01(\x08\"\x88\x01\n\x12\x41\x64optTopicsRequest\x12#\n\x05rules\x18\x01 \x03(\x0b\x32\x14.kdir.v1.MappingRule\x12\x11\n\tplan_only\x18\x02 \x01(\x08\x12\x15\n\rremap_adopted\x18\x03 \x01(\x08\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x0f\n\x07\x63luster\x18\x05 \x01(\t\"^\n\x08\x41\x64option\x12\x15\n\rphysical_name\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04rule\x18\x03 \x01(\r\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\"J\n\x13\x41\x64optTopicsResponse\x12$\n\tadoptions\x18\x01 \x03(\x0b\x32\x11.kdir.v1.Adoption\x12\r\n\x05token\x18\x02 \x01(\t\" \n\x10ListDriftRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"3\n\x11ListDriftResponse\x12\x1e\n\x06\x64rifts\x18\x01 \x03(\x0b\x32\x0e.kdir.v1.Drift\"\x81\x01\n\x05\x44rift\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x15\n\rphysical_name\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x0e\n\x06wanted\x18\x04 \x01(\t\x12\r\n\x05\x66ound\x18\x05 \x01(\t\x12%\n\tprovision\x18\x06 \x01(\x0e\x32\x12.kdir.v1.Provision\"J\n\x12\x41\x63knowledgeRequest\x12\x0f\n\x07stopped\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07\x63luster\x18\x03 \x01(\t\"$\n\x13\x41\x63knowledgeResponse\x12\r\n\x05token\x18\x01 \x01(\t*|\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICA_STATE_LOADING\x10\x01\x12\x19\n\x15REPLICA_STATE_SERVING\x10\x02\x12\x17\n\x13REPLICA_STATE_STALE\x10\x03\x32\xaa\x02\n\x0c\x41\x64minService\x12\x42\n\tGetStatus\x12\x19.kdir.v1.GetStatusRequest\x1a\x1a.kdir.v1.GetStatusResponse\x12H\n\x0b\x41\x64optTopics\x12\x1b.kdir.v1.AdoptTopicsRequest\x1a\x1c.kdir.v1.AdoptTopicsResponse\x12\x42\n\tListDrift\x12\x19.kdir.v1.ListDriftRequest\x1a\x1a.kdir.v1.ListDriftResponse\x12H\n\x0b\x41\x63knowledge\x12\x1b.kdir.v1.AcknowledgeRequest\x1a\x1c.kdir.v1.AcknowledgeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kdir.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICASTATE']._serialized_start=1593
-  _globals['_REPLICASTATE']._serialized_end=1717
+  _globals['_REPLICASTATE']._serialized_start=1645
+  _globals['_REPLICASTATE']._serialized_end=1769
   _globals['_GETSTATUSREQUEST']._serialized_start=76
   _globals['_GETSTATUSREQUEST']._serialized_end=111
   _globals['_GETSTATUSRESPONSE']._serialized_start=114
   _globals['_GETSTATUSRESPONSE']._serialized_end=440
   _globals['_PARENTSTATUS']._serialized_start=443
-  _globals['_PARENTSTATUS']._serialized_end=605
-  _globals['_KAFKASTATUS']._serialized_start=608
-  _globals['_KAFKASTATUS']._serialized_end=882
-  _globals['_MAPPINGRULE']._serialized_start=884
-  _globals['_MAPPINGRULE']._serialized_end=982
-  _globals['_ADOPTTOPICSREQUEST']._serialized_start=984
-  _globals['_ADOPTTOPICSREQUEST']._serialized_end=1103
-  _globals['_ADOPTION']._serialized_start=1105
-  _globals['_ADOPTION']._serialized_end=1199
-  _globals['_ADOPTTOPICSRESPONSE']._serialized_start=1201
-  _globals['_ADOPTTOPICSRESPONSE']._serialized_end=1275
-  _globals['_LISTDRIFTREQUEST']._serialized_start=1277
-  _globals['_LISTDRIFTREQUEST']._serialized_end=1309
-  _globals['_LISTDRIFTRESPONSE']._serialized_start=1311
-  _globals['_LISTDRIFTRESPONSE']._serialized_end=1362
-  _globals['_DRIFT']._serialized_start=1365
-  _globals['_DRIFT']._serialized_end=1494
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1496
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=1553
-  _globals['_ACKNOWLEDGERESPONSE']._serialized_start=1555
-  _globals['_ACKNOWLEDGERESPONSE']._serialized_end=1591
-  _globals['_ADMINSERVICE']._serialized_start=1720
-  _globals['_ADMINSERVICE']._serialized_end=2018
+  _globals['_PARENTSTATUS']._serialized_end=622
+  _globals['_KAFKASTATUS']._serialized_start=625
+  _globals['_KAFKASTATUS']._serialized_end=899
+  _globals['_MAPPINGRULE']._serialized_start=901
+  _globals['_MAPPINGRULE']._serialized_end=999
+  _globals['_ADOPTTOPICSREQUEST']._serialized_start=1002
+  _globals['_ADOPTTOPICSREQUEST']._serialized_end=1138
+  _globals['_ADOPTION']._serialized_start=1140
+  _globals['_ADOPTION']._serialized_end=1234
+  _globals['_ADOPTTOPICSRESPONSE']._serialized_start=1236
+  _globals['_ADOPTTOPICSRESPONSE']._serialized_end=1310
+  _globals['_LISTDRIFTREQUEST']._serialized_start=1312
+  _globals['_LISTDRIFTREQUEST']._serialized_end=1344
+  _globals['_LISTDRIFTRESPONSE']._serialized_start=1346
+  _globals['_LISTDRIFTRESPONSE']._serialized_end=1397
+  _globals['_DRIFT']._serialized_start=1400
+  _globals['_DRIFT']._serialized_end=1529
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1531
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=1605
+  _globals['_ACKNOWLEDGERESPONSE']._serialized_start=1607
+  _globals['_ACKNOWLEDGERESPONSE']._serialized_end=1643
+  _globals['_ADMINSERVICE']._serialized_start=1772
+  _globals['_ADMINSERVICE']._serialized_end=2070
 # @@protoc_insertion_point(module_scope)

@@ -53,20 +53,22 @@ class GetStatusResponse(_message.Message):
     def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., quarantined: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ...) -> None: ...
 
 class ParentStatus(_message.Message):
-    __slots__ = ("configured", "linked", "message", "cluster_id", "last_heard_seconds", "unmounted")
+    __slots__ = ("configured", "linked", "message", "cluster_id", "last_heard_seconds", "unmounted", "standby")
     CONFIGURED_FIELD_NUMBER: _ClassVar[int]
     LINKED_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     LAST_HEARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UNMOUNTED_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
     configured: bool
     linked: bool
     message: str
     cluster_id: str
     last_heard_seconds: float
     unmounted: bool
-    def __init__(self, configured: _Optional[bool] = ..., linked: _Optional[bool] = ..., message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., last_heard_seconds: _Optional[float] = ..., unmounted: _Optional[bool] = ...) -> None: ...
+    standby: bool
+    def __init__(self, configured: _Optional[bool] = ..., linked: _Optional[bool] = ..., message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., last_heard_seconds: _Optional[float] = ..., unmounted: _Optional[bool] = ..., standby: _Optional[bool] = ...) -> None: ...
 
 class KafkaStatus(_message.Message):
     __slots__ = ("pinned_cluster_id", "seen_cluster_id", "reachable", "message", "last_sweep_seconds", "ceiling", "stopped", "pending_count", "missing_count", "drift_count", "leader")
@@ -109,16 +111,18 @@ class MappingRule(_message.Message):
     def __init__(self, match: _Optional[str] = ..., split_on: _Optional[str] = ..., into: _Optional[str] = ..., strip_prefix: _Optional[str] = ..., ignore: _Optional[bool] = ...) -> None: ...
 
 class AdoptTopicsRequest(_message.Message):
-    __slots__ = ("rules", "plan_only", "remap_adopted", "request_id")
+    __slots__ = ("rules", "plan_only", "remap_adopted", "request_id", "cluster")
     RULES_FIELD_NUMBER: _ClassVar[int]
     PLAN_ONLY_FIELD_NUMBER: _ClassVar[int]
     REMAP_ADOPTED_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     rules: _containers.RepeatedCompositeFieldContainer[MappingRule]
     plan_only: bool
     remap_adopted: bool
     request_id: str
-    def __init__(self, rules: _Optional[_Iterable[_Union[MappingRule, _Mapping]]] = ..., plan_only: _Optional[bool] = ..., remap_adopted: _Optional[bool] = ..., request_id: _Optional[str] = ...) -> None: ...
+    cluster: str
+    def __init__(self, rules: _Optional[_Iterable[_Union[MappingRule, _Mapping]]] = ..., plan_only: _Optional[bool] = ..., remap_adopted: _Optional[bool] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ...) -> None: ...
 
 class Adoption(_message.Message):
     __slots__ = ("physical_name", "path", "rule", "action", "message")
@@ -171,12 +175,14 @@ class Drift(_message.Message):
     def __init__(self, path: _Optional[str] = ..., physical_name: _Optional[str] = ..., field: _Optional[str] = ..., wanted: _Optional[str] = ..., found: _Optional[str] = ..., provision: _Optional[_Union[_entry_pb2.Provision, str]] = ...) -> None: ...
 
 class AcknowledgeRequest(_message.Message):
-    __slots__ = ("stopped", "request_id")
+    __slots__ = ("stopped", "request_id", "cluster")
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     stopped: str
     request_id: str
-    def __init__(self, stopped: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    cluster: str
+    def __init__(self, stopped: _Optional[str] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ...) -> None: ...
 
 class AcknowledgeResponse(_message.Message):
     __slots__ = ("token",)

@@ -1,0 +1,133 @@
+"""Several clusters behind one address, several servers behind one store, and words out of range."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
+
+from deploy.local.ports import LOOPBACK, free_port
+from resolver.errors import InvalidArgument
+from tests.federation import FAST, Federation, Server, eventually
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    with Federation(tmp_path) as made:
+        yield made
+
+
+def ask_admin(server: Server, method: str, request: Any) -> Any:
+    return server.ask(admin_pb2_grpc.AdminServiceStub, method, request)
+
+
+def test_what_is_about_kafka_never_goes_to_a_cluster_that_merely_comes_first(
+    tmp_path: Path,
+) -> None:
+    listen = f"{LOOPBACK}:{free_port()}"
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    for name in ("one", "two"):
+        (folder / f"{name}.toml").write_text(
+            f'cluster = "{name}"\nmount = "/{name}"\nlisten = "{listen}"\n'
+            f'store = "sqlite:///{tmp_path / name}.sqlite"\n'
+            '[kafka]\nbootstrap = ["127.0.0.1:1"]\n'
+        )
+    process = subprocess.Popen([sys.executable, "-m", "directory", "--config", str(folder)])
+    server = Server(tmp_path, "/two", {})
+    server.address = listen
+    try:
+        eventually(lambda: server.resolve("/two").outcome.HasField("resolution"))
+        with pytest.raises(InvalidArgument, match="one of one, two would be right"):
+            ask_admin(server, "AdoptTopics", admin_pb2.AdoptTopicsRequest(plan_only=True))
+        with pytest.raises(InvalidArgument, match="'three', which this server does not host"):
+            ask_admin(server, "Acknowledge", admin_pb2.AcknowledgeRequest(cluster="three"))
+        for name in ("one", "two"):
+            request = admin_pb2.AcknowledgeRequest(stopped="nothing", cluster=name)
+            with pytest.raises(InvalidArgument, match="nothing is stopped"):
+                ask_admin(server, "Acknowledge", request)
+            drift = ask_admin(server, "ListDrift", admin_pb2.ListDriftRequest(path=f"/{name}"))
+            assert not drift.drifts
+    finally:
+        server.close()
+        process.kill()
+        process.wait()
+
+
+def test_the_second_server_of_a_store_says_that_it_stands_by(federation: Federation) -> None:
+    federation.start("/")
+    first = federation.join("/la", "/")
+    settings = {**FAST, "store": first.settings["store"], "parent": first.settings["parent"]}
+    folder = Path(first.directory).parent / "second"
+    with Server(folder, "/la", settings) as second:
+        eventually(lambda: second.status().parent.standby)
+        assert "another server" in second.status().parent.message
+        assert not first.status().parent.standby
+        first.kill()
+        eventually(lambda: second.status().parent.linked)
+        assert not second.status().parent.standby
+        second.close()
+
+
+def _unknown_kinds() -> Iterator[tuple[str, Callable[[Server], Any]]]:
+    link = entry_pb2.Entry(link=entry_pb2.Link())
+    link.link.MergeFromString(b"\x10\x63")  # mode = 99
+    yield "prefer", lambda one: one.resolve("/la", prefer=99)
+    yield "get", lambda one: one.entries("GetEntry", path="/la", kind=99)
+    yield "list", lambda one: one.entries("ListEntries", path="/la", kinds=[99])
+    yield "delete", lambda one: one.entries("DeleteEntry", path="/la/x", kind=99)
+    yield "move", lambda one: one.entries("MoveEntry", path="/la/x", new_path="/la/y", kind=99)
+    yield (
+        "mode",
+        lambda one: one.entries(
+            "UpdateEntry", path="/la/x", entry=link, update_mask={"paths": ["link.mode"]}
+        ),
+    )
+
+
+def test_a_number_without_a_meaning_is_refused_by_name(federation: Federation) -> None:
+    server = federation.start("/la")
+    for field, ask in _unknown_kinds():
+        with pytest.raises(InvalidArgument, match="found 99; known are") as refused:
+            ask(server)
+        assert refused.value.reason == "INVALID_ARGUMENT", field
+
+
+def test_a_port_in_use_leaves_no_store_behind(federation: Federation, tmp_path: Path) -> None:
+    taken = federation.start("/la").address
+    store = tmp_path / "never.sqlite"
+    arguments = ["--mount", "/x", "--listen", taken, "--store", f"sqlite:///{store}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "directory", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"error: listen: cannot bind {taken}: Address already in use\n"
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--kafka", "nonsense"), ("--kafka", ""), ("--parent", "nope"), ("--parent", "a:1,b")],
+)
+def test_addresses_on_the_command_line_are_checked_like_those_of_a_file(
+    flag: str, value: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "directory", "--mount", "/x", "--check", flag, value],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {flag}: found ")
+    assert "host:port would be right" in done.stderr
