@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import pathlib
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -28,6 +30,7 @@ from directory.config import (
 )
 from directory.services.server import DirectoryServer
 from directory.store.base import Incompatible, StoreAway
+from directory.toml_table import split_address
 from resolver.errors import KdirError
 from resolver.path import Path
 
@@ -119,16 +122,20 @@ def _configs(options: argparse.Namespace) -> list[ServerConfig]:
         if getattr(options, name) is not None
     }
     check_loopback(settings.get("listen", DEFAULT_LISTEN))
-    if options.parent:
-        settings["parent"] = _addresses(options.parent)
-    if options.kafka:
-        bootstrap = _addresses(options.kafka)
+    if options.parent is not None:
+        settings["parent"] = _addresses("parent", options.parent)
+    if options.kafka is not None:
+        bootstrap = _addresses("kafka", options.kafka)
         settings["kafka"] = KafkaConfig(bootstrap, listeners=(Listener("default", bootstrap),))
     return [ServerConfig.quick(Path.parse(options.mount), **settings)]
 
 
-def _addresses(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+def _addresses(flag: str, text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    for address in found or (text,):
+        if split_address(address) is None:
+            raise ConfigError(f"--{flag}: found {address!r}; host:port would be right")
+    return found
 
 
 def _intent(config: ServerConfig) -> str:
@@ -157,6 +164,8 @@ def _run(configs: Sequence[ServerConfig]) -> int:
     clusters: list[Cluster] = []
     try:
         by_listen: dict[str, list[Cluster]] = {}
+        for listen in dict.fromkeys(config.listen for config in configs):
+            _check_free(listen)
         for config in configs:
             _make_default_folder(config)
             cluster = Cluster.open(config, partial(_endpoints, config, addresses))
@@ -185,6 +194,20 @@ def _run(configs: Sequence[ServerConfig]) -> int:
         for cluster in clusters:
             cluster.stop()
     return 0
+
+
+def _check_free(listen: str) -> None:
+    """Before a store is opened, which may make one: what cannot serve is to touch nothing."""
+    host, port = split_address(listen) or ("", 0)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"listen: cannot bind {listen}: {os.strerror(error.errno or 0)}"
+            ) from error
 
 
 def _make_default_folder(config: ServerConfig) -> None:
