@@ -64,7 +64,7 @@ def draw(
             session.out.line(Styled(str(where.path), "container"))
             _print(session, list(nodes))
         for path, error in walk.silent:
-            session.missing(f"not listed: {path}: {error}")
+            session.not_listed(path, error)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -199,7 +199,7 @@ def _long_row(item: Item, *, human: bool, named_by_path: bool) -> list[str | Sty
 
 def _say_gaps(session: Session, gaps: Iterable[NotListed]) -> None:
     for gap in gaps:
-        session.missing(f"not listed: {gap.path}: {gap.error}")
+        session.not_listed(gap.path, gap.error)
 
 
 # -- tree ----------------------------------------------------------------------------------------

@@ -189,6 +189,11 @@ class Session:
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
+    def not_listed(self, path: object, error: KdirError) -> None:
+        """Say which part of a listing is missing, and why; the exit code becomes 3."""
+        why = str(error).removeprefix(f"{path}: ")
+        self.missing(f"not listed: {path}: {why}")
+
     def missing(self, text: str) -> None:
         """Say what could not be shown; the exit code becomes 3."""
         self.partial = True
