@@ -29,7 +29,7 @@ class Hosting:
         self._kept: dict[Cluster, Ready] = {}
 
     def pick(self, path: Path) -> Cluster:
-        """The cluster whose mount is the longest prefix of the path; else the topmost, which refers:
+        """The cluster whose mount is the longest prefix of the path; else the topmost: it refers;
         from one further down, *up* could lead back to this very address.
         """
         if self._only is not None:

@@ -233,7 +233,7 @@ def test_observing_needs_only_describe_and_describe_configs(
             [listener], properties={**sasl, "sasl.username": "kdir", "sasl.password": "secret"}
         )
         assert observer.cluster_id() == broker.cluster_id
-        assert set(observer.survey().topics) == {"a"}
+        eventually(lambda: set(observer.survey().topics) == {"a"})  # rights arrive a moment later
         assert observer.configs(["a"]) == {"a": {"retention.ms": "1"}}
         assert isinstance(observer.configs(["b"])["b"], Refused)
         assert isinstance(observer.describe(["b"])["b"], Refused)

@@ -159,10 +159,12 @@ def test_a_crash_at_any_passage_is_finished_by_the_next_reconciler(
         passages = Passages(last)
         dying = mortal_world(file, broker.bootstrap, passages)
         try:
-            with pytest.raises(Crash):
-                run_until_it_ends(dying)
-        except BaseException as unfinished:
-            raise AssertionError(f"passage {last}, {passages.log[-1]}") from unfinished
+            run_until_it_ends(dying)
+            # How often Kafka is asked whether it shows a topic by now is not the same each time:
+            # this run came to its end by fewer passages.
+            assert len(passages.log) < last
+        except Crash:
+            pass
         finally:
             dying.close()
         with world(file, admin_of(broker.bootstrap)) as here:
