@@ -1,4 +1,7 @@
-"""Verbs that show what is there: ``ls``, ``tree``, ``stat``; a gap is said, and exits 3."""
+"""Verbs that show what is there: ``ls``, ``tree``, ``stat``; a gap is said, and exits 3.
+
+Longer than most files: a good part of it is what help says.
+"""
 
 from __future__ import annotations
 

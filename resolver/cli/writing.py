@@ -1,6 +1,8 @@
 """Verbs that change a tree: ``mkdir``, ``create``, ``rm``, ``mv``, ``ln``; the owner decides.
 
 What was done is said on stderr: the data of these verbs is the entry, in the formats of ``-o``.
+
+Longer than most files: a good part of it is what help says.
 """
 
 from __future__ import annotations
