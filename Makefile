@@ -56,6 +56,8 @@ fix: proto ## repair what can be repaired: lint, format, generated modules
 	$(BIN)/ruff format .
 
 test: setup servers ## run every test, real servers included
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory etcd; \
+	  else echo "no Go here: the local etcd's tests are skipped" >&2; fi
 	$(BIN)/pytest tests
 
 demo: setup servers ## start a small federation on real Kafka brokers and show it

@@ -11,6 +11,7 @@ import pytest
 
 from deploy.local.cache import ServerUnavailable
 from deploy.local.etcd import EtcdCluster, EtcdMember
+from tests.conftest import missing
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +19,8 @@ def etcd() -> Iterator[EtcdCluster]:
     try:
         cluster = EtcdCluster(members=3)
     except ServerUnavailable as reason:
-        # Not a server that `make test` brings yet: no store of kdir's uses it so far.
-        pytest.skip(str(reason))
+        missing(reason)
+        raise
     with cluster:
         yield cluster
 
