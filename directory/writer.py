@@ -179,7 +179,7 @@ class Writer:
         try:
             done = self._store.commit(transaction, _FACTS_SECONDS)
         except StoreAway as reason:
-            raise StoreUnavailable(f"the store is away: {reason}", effect="unknown") from reason
+            raise _away(reason, effect="unknown") from reason
         if isinstance(done, Conflict):
             raise LostRace(f"{done.guard} does not hold any more; nothing was written")
         self._see(done.revision, self._clock() + _FACTS_SECONDS)
@@ -223,7 +223,7 @@ class Writer:
             revision = self._revision_of(change_key) if planned.changes else None
             if revision is None:
                 raise StoreUnavailable(
-                    f"the store did not answer ({reason}); whether the change was made is not "
+                    "the store did not answer; whether the change was made is not "
                     "known: ask again with the same request id",
                     effect="unknown",
                 ) from reason
@@ -258,7 +258,7 @@ class Writer:
         try:
             row = _row(self._store, request.key)
         except StoreAway as reason:
-            raise StoreUnavailable(f"the store is away: {reason}") from reason
+            raise _away(reason) from reason
         if row is None:
             return None
         value, revision = row
@@ -284,10 +284,7 @@ class Writer:
     def _refuse_while_away(self) -> None:
         """A write is refused at once while the store is known to be away (RELIABILITY S4)."""
         if self._replica.state is ReplicaState.STALE:
-            raise StoreUnavailable(
-                f"the store is away, so nothing can be written: "
-                f"{self._replica.trouble or 'it does not answer'}"
-            )
+            raise StoreUnavailable("the store is away, so nothing can be written")
 
     def _catch_up(self, revision: int, deadline: float) -> Snapshot:
         """Waits until the replica holds what the plan collided with; planning on the same tree
@@ -311,6 +308,12 @@ class Writer:
             self._replica.wait_for(revision, max(0.0, deadline - self._clock()))
         except KdirError as reason:
             _log.warning("revision %d is written, but not seen yet: %s", revision, reason)
+
+
+def _away(reason: StoreAway, effect: str = "none") -> StoreUnavailable:
+    """What a caller is told; where the store is, is for the log only (DESIGN §9)."""
+    _log.warning("the store is away: %s", reason)
+    return StoreUnavailable("the store is away", effect=effect)
 
 
 def _new_id() -> int:

@@ -342,7 +342,9 @@ class Lame(Unavailable):
 
 
 class StoreUnavailable(Unavailable):
-    """The store did not answer; nothing was written."""
+    """The store did not answer. With ``effect=unknown`` among the facts a write may have happened:
+    the same request id tells.
+    """
 
     reason = "STORE_UNAVAILABLE"
 

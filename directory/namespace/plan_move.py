@@ -43,7 +43,7 @@ def move_entry(draft: Draft, command: MoveEntry) -> Plan:
             path=command.path,
         )
     if command.new_path == command.path:
-        return draft.finish(found.entry, command.path)
+        raise InvalidMove(f"{command.path} stands there already", path=command.path)
     target, relative = _target(draft, found, command)
     name = relative[-1]
     check_names(command.new_path, relative)

@@ -118,8 +118,7 @@ class Replica:
         """
         snapshot = self._snapshot
         if snapshot is None:
-            why = f": {self._trouble}" if self._trouble else ""
-            raise NotReady(f"the tree is not loaded yet{why}")
+            raise NotReady("the tree is not loaded yet")
         return snapshot
 
     @property
@@ -162,8 +161,7 @@ class Replica:
                 state = self.state
                 if state is ReplicaState.STALE:
                     raise StoreUnavailable(
-                        f"revision {revision} is not known here, and the store is away: "
-                        f"{self._trouble or 'it does not answer'}",
+                        f"revision {revision} is not known here, and the store is away",
                         revision=revision,
                     )
                 if remaining <= 0:

@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["EXIT_BROKEN_PIPE", "EXIT_INTERRUPTED", "EXIT_PARTIAL", "EXIT_USAGE", "main"]
 
+_ACCESS = "it comes with policies and access"
+_STORES = "it comes with the production store"
+_LATER = {
+    **dict.fromkeys(("arm", "check", "grant", "revoke"), _ACCESS),
+    **dict.fromkeys(("restore", "verify"), _STORES),
+}
+"""Verbs that are planned. A guess at another one in their place could do harm."""
+
 EXIT_USAGE = 2
 EXIT_PARTIAL = 3
 EXIT_INTERRUPTED = 130
@@ -117,6 +125,9 @@ def _help(words: Sequence[str]) -> int:
 
 
 def _unknown(name: str) -> int:
+    if name in _LATER:
+        print(f"error: this version has no kdir {name}: {_LATER[name]}", file=sys.stderr)
+        return EXIT_USAGE
     print(f"error: kdir has no verb {name!r}", file=sys.stderr)
     near = nearest_verbs(name)
     if near:

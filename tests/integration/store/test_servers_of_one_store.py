@@ -148,7 +148,7 @@ def test_S4_a_store_that_is_taken_away_leaves_reads_stale_and_writes_refused(
     eventually(lambda: bench.replica.state is ReplicaState.STALE)
     assert bench.names() == {"t"}
     assert bench.replica.age_seconds >= 0
-    with pytest.raises(StoreUnavailable, match="No such file"):
+    with pytest.raises(StoreUnavailable, match="the store is away"):
         bench.create("/la/u")
     away.rename(servers.file)
     eventually(lambda: bench.replica.state is ReplicaState.SERVING)

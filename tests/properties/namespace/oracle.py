@@ -232,10 +232,8 @@ class Oracle:
         what = self._find(at, command.kind)
         if not isinstance(what, str):
             return what
-        if at == self.mount:
+        if at in {self.mount, to}:
             return errors.InvalidMove
-        if at == to:
-            return None
         if (error := self._no_target(at, to, what)) is not None:
             return error
         if command.leave_link and what == "topic" and at in self.containers:

@@ -93,10 +93,8 @@ def test_a_directory_moves_in_one_small_transaction(cluster: Cluster) -> None:
     assert cluster.snapshot.topic_count == 102
 
 
-def test_a_move_to_the_same_path_is_nothing(cluster: Cluster) -> None:
-    made = cluster.plan(mv("/la/a", "/la/a"))
-    assert (made.writes, made.changes, made.guards) == ((), (), ())
-    assert made.entry == cluster.entry("/la/a")
+def test_a_move_to_the_same_path_is_refused(cluster: Cluster) -> None:
+    refused(cluster, mv("/la/a", "/la/a"), InvalidMove, "stands there already")
 
 
 @pytest.mark.parametrize("new", ["/la/a/x", "/la/a/b/x", "/la/a/b"])

@@ -98,7 +98,7 @@ def test_S5_while_nothing_was_ever_loaded_it_is_not_ready_and_no_empty_tree(
     with replica_of(store) as replica:
         eventually(lambda: replica.trouble != "")
         assert state_of(replica) is ReplicaState.LOADING
-        with pytest.raises(NotReady, match="scripted"):
+        with pytest.raises(NotReady, match="not loaded yet"):
             _ = replica.snapshot
         with pytest.raises(NotReady):
             replica.wait_for(0, 0.01)
