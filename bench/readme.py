@@ -28,7 +28,7 @@ def section(rows: Sequence[Row]) -> str:
     fate = f"{len(missed)} of {len(rows)} goals are missed" if missed else "all goals are met"
     return (
         f"On {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, "
-        f"load average {os.getloadavg()[1]:.0f} of other work and ours:\n{fate}. "
+        f"beside other work on the same cores:\n{fate}. "
         "Each value is held to its goal as a ratio to the figure beside it, of the\nsame run; "
         f"a goal that is missed stands here as missed.\n\n{show(rows)}"
     )
