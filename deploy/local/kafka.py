@@ -277,5 +277,10 @@ def _read_properties(path: Path) -> dict[str, str]:
 
 
 def _new_cluster_id() -> str:
-    """Kafka's form of a random id: 16 bytes, base64 for URLs, no padding (KIP-78)."""
-    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    """Kafka's form of a random id: 16 bytes, base64 for URLs, no padding (KIP-78).
+
+    Never with a dash in front, as Kafka's own: its storage tool would take that for an option.
+    """
+    while (made := urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return made

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from deploy.local import kafka
 from deploy.local.kafka import KafkaBroker
 from deploy.local.process import StartFailed, stop_recorded
 from tests.conftest import SharedBroker
@@ -211,3 +212,7 @@ def test_a_record_of_a_process_id_that_is_now_another_ends_nothing(tmp_path: Pat
     record.write_text(f"{os.getpid()} Thu Jan  1 00:00:00 1970")
     assert not stop_recorded(record)
     assert not record.exists()
+
+
+def test_a_made_cluster_id_cannot_be_taken_for_an_option() -> None:
+    assert not any(kafka._new_cluster_id().startswith("-") for _ in range(1000))
