@@ -138,7 +138,6 @@ class Writer:
                 new_id=_new_id,
                 deletes_in_kafka=deletes_in_kafka,
                 creates_in_kafka=creates_in_kafka,
-                new_attempt=lambda: secrets.token_hex(8),
             )
             try:
                 planned = plan(snapshot, self._mount(), command, context)

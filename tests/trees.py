@@ -82,9 +82,7 @@ class Cluster:
         self.mount = path(mount)
         self.ids = itertools.count(16)
         self.given: list[int] = []
-        self.context = Context(
-            now_ms=NOW_MS, principal="User:ana", new_id=self._new_id, new_attempt=lambda: "attempt"
-        )
+        self.context = Context(now_ms=NOW_MS, principal="User:ana", new_id=self._new_id)
         self.context = replace(self.context, **context)  # type: ignore[arg-type]
         self.rows = Rows()
         self.codec = ProtoCodec()

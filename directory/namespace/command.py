@@ -77,8 +77,6 @@ class Context:
     """Whether removing an entry removes Kafka's topic too (ceiling or policy ``delete``)."""
     creates_in_kafka: bool = False
     """Whether new topics may be made in Kafka (ceiling or policy ``create``)."""
-    new_attempt: Callable[[], str] = str
-    """A fresh random id of an attempt to make a topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
