@@ -166,7 +166,7 @@ def _lines(snapshot: Snapshot, node: Node, depth: int) -> Iterator[str]:
                 sign = " & " if mode is LinkMode.UNION else " | "
                 yield f"{margin}{name} -> {sign.join(map(str, targets))}"
             case Mount(cluster_id=cluster_id, epoch=epoch):
-                changes = epoch - NOW_MS // 1000
+                changes = epoch - NOW_MS
                 yield f"{margin}{name} <- {cluster_id}{' raised' * changes}"
             case None:
                 pass

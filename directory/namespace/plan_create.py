@@ -222,8 +222,9 @@ def create_mount(draft: Draft, command: CreateMount) -> Plan:
         changed_by=draft.context.principal,
         cluster_id=command.cluster_id,
         cluster=command.cluster,
-        # Unix seconds: a child that is mounted anew, perhaps elsewhere, sees a later epoch.
-        epoch=max(1, draft.context.now_ms // 1000),
+        # Milliseconds since 1970: a child that is mounted anew, perhaps elsewhere and within the
+        # second, sees a later epoch.
+        epoch=max(1, draft.context.now_ms),
         endpoints=command.endpoints,
     )
     draft.insert(parent.entry_id, name, mount, command.path)
