@@ -15,7 +15,7 @@ class again from it)::
     |       HasMounts, CrossMount, EtagMismatch, LostRace, MountShadows, MountOverlaps, MountLoop,
     |       MountDisagrees, UnknownChild, ReadOnly, AboveCeiling, VanishGuard, KafkaReplaced,
     |       KafkaRefused, QuotaExceeded, LevelNotFinalised, TokenExpired, TokenFromFuture,
-    |       RevisionGone, Resync, LimitExceeded
+    |       RevisionGone, Resync, LimitExceeded, StoreSealed
     +-- Unavailable               UNAVAILABLE          could not be said, now; exit 3
     |   +-- Unreachable, NotReady, Lame, StoreUnavailable, KafkaUnavailable
     +-- NoRoute, Unmounted, NotAuthoritative           FAILED_PRECONDITION; exit 3
@@ -314,6 +314,13 @@ class LimitExceeded(Conflict):
 
     reason = "LIMIT_EXCEEDED"
     code = "RESOURCE_EXHAUSTED"
+
+
+class StoreSealed(Conflict):
+    """The store takes no changes: it is being filled, or the cluster moved to another one."""
+
+    reason = "STORE_SEALED"
+    code = "FAILED_PRECONDITION"
 
 
 class Unavailable(KdirError):

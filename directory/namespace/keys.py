@@ -22,7 +22,11 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     k/<name>                                        settings of the Kafka side: pin, stop
     k/removal/<entry id, 16 hex digits>             of a removed directory: whether Kafka's topics
                                                     go too, and the path that it had
+    k/change/<id>                                   a large change on its way (kdir.v1.Progress):
+                                                    what is left is done by whoever is elected
     l/<role>                                        who holds a role (election)
+    m/<server id>                                   a live server (kdir.v1.Member), gone with it
+    f/level                                         the finalised feature level, decimal; absent = 1
 
 ``t`` is for topics and ``c`` for containers (directory, link, mount): one name may stand for one
 of each. "Unified" is Kafka's own rule: ``.`` and ``_`` are the same there
@@ -43,6 +47,9 @@ __all__ = [
     "EVENT",
     "FEDERATION",
     "KAFKA",
+    "LARGE_CHANGE",
+    "LEVEL",
+    "MEMBER",
     "MOUNTED",
     "MOUNT_ROW",
     "PARENT",
@@ -59,6 +66,8 @@ __all__ = [
     "entry_key",
     "event_key",
     "kafka_key",
+    "large_change_key",
+    "member_key",
     "mount_row_key",
     "mounted_key",
     "parse_entry_key",
@@ -84,7 +93,10 @@ MOUNTED: Final = b"f/mounted/"
 READ_ONLY: Final = b"f/read_only/"
 KAFKA: Final = b"k/"
 REMOVAL: Final = b"k/removal/"
+LARGE_CHANGE: Final = b"k/change/"
 ROLE: Final = b"l/"
+MEMBER: Final = b"m/"
+LEVEL: Final = b"f/level"
 
 _TOPIC: Final = b"t"
 _CONTAINER: Final = b"c"
@@ -184,3 +196,13 @@ def kafka_key(name: str) -> bytes:
 def role_key(role: str) -> bytes:
     """Who holds a role."""
     return ROLE + role.encode()
+
+
+def large_change_key(change_id: str) -> bytes:
+    """A large change on its way."""
+    return LARGE_CHANGE + change_id.encode()
+
+
+def member_key(server_id: str) -> bytes:
+    """A live server of the cluster."""
+    return MEMBER + server_id.encode()

@@ -12,11 +12,12 @@ Promises
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 __all__ = [
+    "Announcement",
     "Changes",
     "Committed",
     "Conflict",
@@ -32,6 +33,7 @@ __all__ = [
     "Put",
     "Remove",
     "Row",
+    "Sealed",
     "Store",
     "StoreAway",
     "Transaction",
@@ -58,6 +60,12 @@ class Incompatible(Exception):
     """
 
 
+class Sealed(Exception):
+    """The store takes no changes for now, or for good: it is being filled, or its cluster moved to
+    another store. Says why, in one sentence for people; nothing was written.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Whose store this is. ``incarnation`` changes with each restore, migration or re-creation."""
@@ -67,6 +75,8 @@ class Identity:
     cluster: str
     incarnation: str
     schema_version: int
+    sealed: str = ""
+    """Why it takes no changes; empty = it takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +223,25 @@ class Leadership(Protocol):
         """Gives it up."""
 
 
+class Announcement(Protocol):
+    """A key that is there while this process lives, and goes with it, however it ends."""
+
+    def update(self, value: bytes) -> None:
+        """Sets the key's value.
+
+        Raises:
+            StoreAway: effect unknown.
+        """
+
+    def lasts(self) -> bool:
+        """Whether the key is there as far as this process knows; where it does not, announce anew.
+        So it is after the store was away, or this process paused, for long.
+        """
+
+    def withdraw(self) -> None:
+        """Removes the key. What cannot be removed now goes with the process."""
+
+
 class Store(Protocol):
     """The truth of one cluster. Safe for use by several threads."""
 
@@ -265,11 +294,53 @@ class Store(Protocol):
 
         Raises:
             StoreAway: effect unknown.
+            Sealed: nothing was written, and nothing will be until it is unsealed.
             ValueError: over the limits, or a key written twice; a bug of the caller's.
         """
 
     def elect(self, role: str, candidate: str) -> Leadership | None:
         """Tries once to take a role; None while another process holds it.
+
+        Raises:
+            StoreAway
+        """
+
+    def announce(
+        self, key: bytes, value: bytes, guards: Sequence[Guard] = ()
+    ) -> Announcement | Conflict:
+        """Puts a key that goes with this process: by a lease or a lock, within 15 s of its end.
+
+        Raises:
+            StoreAway, Sealed
+        """
+
+    def sweep(self) -> int:
+        """Removes the announced keys of processes that ended, where the store does not do so by
+        itself; answers how many. To be called every few seconds by every server.
+
+        Raises:
+            StoreAway
+        """
+
+    def seal(self, why: str) -> None:
+        """Takes no changes from now on, from anybody: those under way are made or refused whole.
+        Sealing anew replaces the reason. Survives every process.
+
+        Raises:
+            StoreAway
+        """
+
+    def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
+        """Puts rows into a sealed store, in as many commits as it takes; answers how many. Cut off
+        anywhere it can be repeated.
+
+        Raises:
+            StoreAway
+            ValueError: the store is not sealed, or a row is over its limits.
+        """
+
+    def unseal(self) -> Identity:
+        """Takes changes again, as a new incarnation: tokens and watches of before are expired.
 
         Raises:
             StoreAway

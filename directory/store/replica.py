@@ -45,6 +45,7 @@ LOADED_PREFIXES: Final = (
     keys.FEDERATION,
     keys.KAFKA,
     keys.ROLE,
+    keys.MEMBER,
 )
 """What is kept in memory: not claims, answered requests and events."""
 

@@ -27,7 +27,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "quarantined", "uptime_seconds")
+    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "quarantined", "uptime_seconds", "members", "finalised_level", "progress", "store_status")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     REPLICA_STATE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,10 @@ class GetStatusResponse(_message.Message):
     STORE_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    FINALISED_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    STORE_STATUS_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     replica_state: ReplicaState
     topic_count: int
@@ -50,7 +54,69 @@ class GetStatusResponse(_message.Message):
     store: str
     quarantined: _containers.RepeatedScalarFieldContainer[str]
     uptime_seconds: float
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., quarantined: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ...) -> None: ...
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    finalised_level: int
+    progress: _containers.RepeatedCompositeFieldContainer[Progress]
+    store_status: StoreStatus
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., quarantined: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., finalised_level: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., store_status: _Optional[_Union[StoreStatus, _Mapping]] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("server", "endpoints", "feature_level", "version", "host", "pid", "started_at_ms", "roles")
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    server: str
+    endpoints: _containers.RepeatedScalarFieldContainer[str]
+    feature_level: int
+    version: str
+    host: str
+    pid: int
+    started_at_ms: int
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, server: _Optional[str] = ..., endpoints: _Optional[_Iterable[str]] = ..., feature_level: _Optional[int] = ..., version: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., roles: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("change_id", "kind", "path", "done", "left", "started_at_ms", "principal", "message")
+    CHANGE_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    change_id: str
+    kind: str
+    path: str
+    done: int
+    left: int
+    started_at_ms: int
+    principal: str
+    message: str
+    def __init__(self, change_id: _Optional[str] = ..., kind: _Optional[str] = ..., path: _Optional[str] = ..., done: _Optional[int] = ..., left: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class StoreStatus(_message.Message):
+    __slots__ = ("revision", "age_seconds", "message", "watch_restarts", "reloads", "sealed", "last_commit_seconds")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    WATCH_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    RELOADS_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    age_seconds: float
+    message: str
+    watch_restarts: int
+    reloads: int
+    sealed: str
+    last_commit_seconds: float
+    def __init__(self, revision: _Optional[int] = ..., age_seconds: _Optional[float] = ..., message: _Optional[str] = ..., watch_restarts: _Optional[int] = ..., reloads: _Optional[int] = ..., sealed: _Optional[str] = ..., last_commit_seconds: _Optional[float] = ...) -> None: ...
 
 class ParentStatus(_message.Message):
     __slots__ = ("configured", "linked", "message", "cluster_id", "last_heard_seconds", "unmounted", "standby")
@@ -189,3 +255,131 @@ class AcknowledgeResponse(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     token: str
     def __init__(self, token: _Optional[str] = ...) -> None: ...
+
+class FinalizeFeaturesRequest(_message.Message):
+    __slots__ = ("level", "validate_only", "request_id", "cluster")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    validate_only: bool
+    request_id: str
+    cluster: str
+    def __init__(self, level: _Optional[int] = ..., validate_only: _Optional[bool] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ...) -> None: ...
+
+class FinalizeFeaturesResponse(_message.Message):
+    __slots__ = ("finalised_level", "supported_level", "members", "token")
+    FINALISED_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTED_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    finalised_level: int
+    supported_level: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    token: str
+    def __init__(self, finalised_level: _Optional[int] = ..., supported_level: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., token: _Optional[str] = ...) -> None: ...
+
+class VerifyRequest(_message.Message):
+    __slots__ = ("cluster", "skip_kafka")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    SKIP_KAFKA_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    skip_kafka: bool
+    def __init__(self, cluster: _Optional[str] = ..., skip_kafka: _Optional[bool] = ...) -> None: ...
+
+class VerifyResponse(_message.Message):
+    __slots__ = ("difference", "summary")
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    difference: Difference
+    summary: VerifySummary
+    def __init__(self, difference: _Optional[_Union[Difference, _Mapping]] = ..., summary: _Optional[_Union[VerifySummary, _Mapping]] = ...) -> None: ...
+
+class Difference(_message.Message):
+    __slots__ = ("between", "where", "field", "wanted", "found", "advice")
+    BETWEEN_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    ADVICE_FIELD_NUMBER: _ClassVar[int]
+    between: str
+    where: str
+    field: str
+    wanted: str
+    found: str
+    advice: str
+    def __init__(self, between: _Optional[str] = ..., where: _Optional[str] = ..., field: _Optional[str] = ..., wanted: _Optional[str] = ..., found: _Optional[str] = ..., advice: _Optional[str] = ...) -> None: ...
+
+class VerifySummary(_message.Message):
+    __slots__ = ("revision", "rows", "kafka_topics", "differences", "message")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    rows: int
+    kafka_topics: int
+    differences: int
+    message: str
+    def __init__(self, revision: _Optional[int] = ..., rows: _Optional[int] = ..., kafka_topics: _Optional[int] = ..., differences: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class BackupRequest(_message.Message):
+    __slots__ = ("cluster",)
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    def __init__(self, cluster: _Optional[str] = ...) -> None: ...
+
+class BackupResponse(_message.Message):
+    __slots__ = ("header", "rows", "trailer")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    TRAILER_FIELD_NUMBER: _ClassVar[int]
+    header: BackupHeader
+    rows: BackupRows
+    trailer: BackupTrailer
+    def __init__(self, header: _Optional[_Union[BackupHeader, _Mapping]] = ..., rows: _Optional[_Union[BackupRows, _Mapping]] = ..., trailer: _Optional[_Union[BackupTrailer, _Mapping]] = ...) -> None: ...
+
+class BackupHeader(_message.Message):
+    __slots__ = ("format", "cluster_id", "cluster", "incarnation", "revision", "schema_version", "taken_at_ms", "finalised_level")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    FINALISED_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    cluster_id: str
+    cluster: str
+    incarnation: str
+    revision: int
+    schema_version: int
+    taken_at_ms: int
+    finalised_level: int
+    def __init__(self, format: _Optional[int] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., schema_version: _Optional[int] = ..., taken_at_ms: _Optional[int] = ..., finalised_level: _Optional[int] = ...) -> None: ...
+
+class BackupRows(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[BackupRow]
+    def __init__(self, rows: _Optional[_Iterable[_Union[BackupRow, _Mapping]]] = ...) -> None: ...
+
+class BackupRow(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    value: bytes
+    def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class BackupTrailer(_message.Message):
+    __slots__ = ("rows", "sha256")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    sha256: bytes
+    def __init__(self, rows: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...

@@ -55,6 +55,21 @@ class AdminServiceStub:
                 request_serializer=kdir_dot_v1_dot_admin__pb2.AcknowledgeRequest.SerializeToString,
                 response_deserializer=kdir_dot_v1_dot_admin__pb2.AcknowledgeResponse.FromString,
                 _registered_method=True)
+        self.FinalizeFeatures = channel.unary_unary(
+                '/kdir.v1.AdminService/FinalizeFeatures',
+                request_serializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesRequest.SerializeToString,
+                response_deserializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesResponse.FromString,
+                _registered_method=True)
+        self.Verify = channel.unary_stream(
+                '/kdir.v1.AdminService/Verify',
+                request_serializer=kdir_dot_v1_dot_admin__pb2.VerifyRequest.SerializeToString,
+                response_deserializer=kdir_dot_v1_dot_admin__pb2.VerifyResponse.FromString,
+                _registered_method=True)
+        self.Backup = channel.unary_stream(
+                '/kdir.v1.AdminService/Backup',
+                request_serializer=kdir_dot_v1_dot_admin__pb2.BackupRequest.SerializeToString,
+                response_deserializer=kdir_dot_v1_dot_admin__pb2.BackupResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -89,6 +104,27 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FinalizeFeatures(self, request, context):
+        """Raises the cluster's feature level, once every live server supports it; or says what it would do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Verify(self, request, context):
+        """Compares store, replica and Kafka, and names each difference; the last message is the summary.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Backup(self, request, context):
+        """All of the store at one revision: first the header, then rows, at the end the trailer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +147,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Acknowledge,
                     request_deserializer=kdir_dot_v1_dot_admin__pb2.AcknowledgeRequest.FromString,
                     response_serializer=kdir_dot_v1_dot_admin__pb2.AcknowledgeResponse.SerializeToString,
+            ),
+            'FinalizeFeatures': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinalizeFeatures,
+                    request_deserializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesRequest.FromString,
+                    response_serializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesResponse.SerializeToString,
+            ),
+            'Verify': grpc.unary_stream_rpc_method_handler(
+                    servicer.Verify,
+                    request_deserializer=kdir_dot_v1_dot_admin__pb2.VerifyRequest.FromString,
+                    response_serializer=kdir_dot_v1_dot_admin__pb2.VerifyResponse.SerializeToString,
+            ),
+            'Backup': grpc.unary_stream_rpc_method_handler(
+                    servicer.Backup,
+                    request_deserializer=kdir_dot_v1_dot_admin__pb2.BackupRequest.FromString,
+                    response_serializer=kdir_dot_v1_dot_admin__pb2.BackupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +273,87 @@ class AdminService:
             '/kdir.v1.AdminService/Acknowledge',
             kdir_dot_v1_dot_admin__pb2.AcknowledgeRequest.SerializeToString,
             kdir_dot_v1_dot_admin__pb2.AcknowledgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinalizeFeatures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kdir.v1.AdminService/FinalizeFeatures',
+            kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesRequest.SerializeToString,
+            kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Verify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kdir.v1.AdminService/Verify',
+            kdir_dot_v1_dot_admin__pb2.VerifyRequest.SerializeToString,
+            kdir_dot_v1_dot_admin__pb2.VerifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kdir.v1.AdminService/Backup',
+            kdir_dot_v1_dot_admin__pb2.BackupRequest.SerializeToString,
+            kdir_dot_v1_dot_admin__pb2.BackupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,12 @@ class AdminServiceStub:
     """Where Kafka differs from what is wished or recorded."""
     Acknowledge: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AcknowledgeRequest, _admin_pb2.AcknowledgeResponse]
     """Lets the reconciler go on after the vanish guard or the Kafka pin stopped it."""
+    FinalizeFeatures: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FinalizeFeaturesRequest, _admin_pb2.FinalizeFeaturesResponse]
+    """Raises the cluster's feature level, once every live server supports it; or says what it would do."""
+    Verify: _grpc.UnaryStreamMultiCallable[_admin_pb2.VerifyRequest, _admin_pb2.VerifyResponse]
+    """Compares store, replica and Kafka, and names each difference; the last message is the summary."""
+    Backup: _grpc.UnaryStreamMultiCallable[_admin_pb2.BackupRequest, _admin_pb2.BackupResponse]
+    """All of the store at one revision: first the header, then rows, at the end the trailer."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -55,6 +61,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Where Kafka differs from what is wished or recorded."""
     Acknowledge: _aio.UnaryUnaryMultiCallable[_admin_pb2.AcknowledgeRequest, _admin_pb2.AcknowledgeResponse]  # type: ignore[assignment]
     """Lets the reconciler go on after the vanish guard or the Kafka pin stopped it."""
+    FinalizeFeatures: _aio.UnaryUnaryMultiCallable[_admin_pb2.FinalizeFeaturesRequest, _admin_pb2.FinalizeFeaturesResponse]  # type: ignore[assignment]
+    """Raises the cluster's feature level, once every live server supports it; or says what it would do."""
+    Verify: _aio.UnaryStreamMultiCallable[_admin_pb2.VerifyRequest, _admin_pb2.VerifyResponse]  # type: ignore[assignment]
+    """Compares store, replica and Kafka, and names each difference; the last message is the summary."""
+    Backup: _aio.UnaryStreamMultiCallable[_admin_pb2.BackupRequest, _admin_pb2.BackupResponse]  # type: ignore[assignment]
+    """All of the store at one revision: first the header, then rows, at the end the trailer."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """For operators."""
@@ -90,5 +102,29 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.AcknowledgeResponse, _abc.Awaitable[_admin_pb2.AcknowledgeResponse]]:
         """Lets the reconciler go on after the vanish guard or the Kafka pin stopped it."""
+
+    @_abc_1.abstractmethod
+    def FinalizeFeatures(
+        self,
+        request: _admin_pb2.FinalizeFeaturesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.FinalizeFeaturesResponse, _abc.Awaitable[_admin_pb2.FinalizeFeaturesResponse]]:
+        """Raises the cluster's feature level, once every live server supports it; or says what it would do."""
+
+    @_abc_1.abstractmethod
+    def Verify(
+        self,
+        request: _admin_pb2.VerifyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.VerifyResponse], _abc.AsyncIterator[_admin_pb2.VerifyResponse]]:
+        """Compares store, replica and Kafka, and names each difference; the last message is the summary."""
+
+    @_abc_1.abstractmethod
+    def Backup(
+        self,
+        request: _admin_pb2.BackupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.BackupResponse], _abc.AsyncIterator[_admin_pb2.BackupResponse]]:
+        """All of the store at one revision: first the header, then rows, at the end the trailer."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
