@@ -75,6 +75,11 @@ class PhysicalIndex:
         self._base.tables()
 
     @property
+    def all_read(self) -> bool:
+        """Whether every record was read, and could be."""
+        return self._base.made and not self._base.unreadable
+
+    @property
     def unreadable(self) -> Mapping[Place, str]:
         """Records that were found unreadable when the base was made, with the reason."""
         return self._base.unreadable
@@ -141,6 +146,11 @@ class _Base:
         self._topics: Callable[[], TopicsByDirectory] | None = topics
         self._made: tuple[_Table, ...] | None = None
         self._lock: Final = threading.Lock()
+
+    @property
+    def made(self) -> bool:
+        """Whether anybody has asked."""
+        return self._made is not None
 
     def tables(self) -> tuple[_Table, ...]:
         made = self._made

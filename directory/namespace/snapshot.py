@@ -188,6 +188,13 @@ class Snapshot:
         """
         self._tree.physical.prepare()
 
+    @property
+    def all_read(self) -> bool:
+        """Whether every topic's record was read whole, and could be. A load looks at first bytes
+        only; ``index_physical_names`` reads the rest, and a commit's records are read as they come.
+        """
+        return self._tree.physical.all_read
+
     def _named_like(self, physical_name: str) -> Iterator[tuple[str, Place]]:
         unified = unify(physical_name)
         for place in self._tree.physical.candidates(physical_name):

@@ -21,6 +21,7 @@ from directory.federation.federation import View
 from directory.namespace.entry import Kind
 from directory.namespace.snapshot import Node, Snapshot
 from directory.services.answers import Answers
+from directory.services.splicing import Splicer
 from resolver.errors import InvalidPath, KdirError
 from resolver.path import MAX_PATH_BYTES, Path
 from resolver.status import from_outcome, to_outcome
@@ -29,6 +30,7 @@ __all__ = ["Ready", "authority_part", "error_part", "with_authority_index"]
 
 _MOST_OUTCOMES: Final = 1 << 16
 """With their paths some 25 MB."""
+_REST: Final = 3 * _MOST_OUTCOMES
 _MOST_DIRECTORIES: Final = 1 << 14
 
 
@@ -57,7 +59,17 @@ class Ready:
     Thread-safe: what two threads make of the same question is the same.
     """
 
-    __slots__ = ("_answers", "_authority", "_directories", "_outcomes", "_snapshot", "_view")
+    __slots__ = (
+        "_answers",
+        "_authority",
+        "_directories",
+        "_lifetime_seconds",
+        "_outcomes",
+        "_snapshot",
+        "_splicers",
+        "_unremembered",
+        "_view",
+    )
 
     def __init__(self, cluster: Cluster, snapshot: Snapshot, view: View) -> None:
         self._snapshot = snapshot
@@ -66,6 +78,9 @@ class Ready:
         self._authority: tuple[resolve_pb2.Authority | None, bytes] = (None, b"")
         self._outcomes: dict[str, bytes] = {}
         self._directories: dict[str, Node] = {}
+        self._splicers: dict[str, Splicer] = {}
+        self._unremembered = 0
+        self._lifetime_seconds = cluster.config.limits.answer_seconds
 
     def is_of(self, snapshot: Snapshot, view: View) -> bool:
         """Whether it still holds."""
@@ -88,7 +103,12 @@ class Ready:
         """
         if prefer is not None or no_follow:
             return self._decide(text, prefer, no_follow=no_follow)[0]
-        return self._outcomes.get(text) or self._topic(text) or self._remembered(text)
+        return (
+            self._outcomes.get(text)
+            or self._splice(text)
+            or self._topic(text)
+            or self._remembered(text)
+        )
 
     def outcomes(
         self, texts: Iterable[str], prefer: Kind | None = None, *, no_follow: bool = False
@@ -96,8 +116,8 @@ class Ready:
         """The parts for many paths, errors among them."""
         if prefer is not None or no_follow:
             return [self._outcome_or_error(text, prefer, no_follow=no_follow) for text in texts]
-        known = self._outcomes.get
-        return [known(text) or self._outcome_or_error(text) for text in texts]
+        known, splice = self._outcomes.get, self._splice
+        return [known(text) or splice(text) or self._outcome_or_error(text) for text in texts]
 
     def _outcome_or_error(
         self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
@@ -106,6 +126,24 @@ class Ready:
             return self.outcome(text, prefer, no_follow=no_follow)
         except KdirError as error:
             return error_part(error)
+
+    def _splice(self, text: str) -> bytes | None:
+        """As ``_topic``, at half the cost, for most topics. Only where nothing is left that could
+        turn out unreadable: the bytes go out as they are.
+        """
+        above, _, name = text.rpartition("/")
+        splicer = self._splicers.get(above)
+        if splicer is None:
+            node = self._see_directory(above) if self._snapshot.all_read else None
+            if node is None:
+                return None
+            inherited = self._answers.inherited(node.entry_id)
+            splicer = Splicer(node, self._lifetime_seconds, inherited)
+            if len(self._splicers) >= _MOST_DIRECTORIES:
+                self._splicers.clear()
+            self._splicers[above] = splicer
+        part = splicer.part(text, name)
+        return None if part is None else self._remember(text, part)
 
     def _topic(self, text: str) -> bytes | None:
         """The part for a topic that no link or mount leads to; None where there is none.
@@ -148,9 +186,15 @@ class Ready:
         return response.SerializeToString(), kind
 
     def _remember(self, text: str, part: bytes) -> bytes:
-        if len(self._outcomes) >= _MOST_OUTCOMES:
+        if len(self._outcomes) < _MOST_OUTCOMES:
+            self._outcomes[text] = part
+            return part
+        # Full. Where paths are asked from all over a big tree, remembering is half of the cost and
+        # of no use: so it rests for a while before it begins anew.
+        self._unremembered += 1
+        if self._unremembered >= _REST:
             self._outcomes.clear()
-        self._outcomes[text] = part
+            self._unremembered = 0
         return part
 
     def _see_directory(self, text: str) -> Node | None:

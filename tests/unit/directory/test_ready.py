@@ -77,6 +77,17 @@ def test_an_answer_is_the_same_whatever_was_asked_before(tree: Cluster) -> None:
             assert read(part) == fresh(tree.snapshot, text), text
 
 
+def test_an_answer_is_the_same_once_every_record_was_read(tree: Cluster) -> None:
+    tree.snapshot.index_physical_names()
+    assert tree.snapshot.all_read
+    ready = Ready(served(), tree.snapshot, VIEW)
+    for text in ASKED:
+        assert read(ready.outcome(text)) == fresh(tree.snapshot, text), text
+    again = Ready(served(), tree.snapshot, VIEW)
+    for text, part in zip(ASKED, again.outcomes(ASKED), strict=True):
+        assert read(part) == fresh(tree.snapshot, text), text
+
+
 def test_what_is_asked_in_another_way_is_not_taken_for_it(tree: Cluster) -> None:
     ready = Ready(served(), tree.snapshot, VIEW)
     topic = read(ready.outcome("/la/both"))
