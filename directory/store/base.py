@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 __all__ = [
+    "FILLED_FROM",
+    "MOVED_TO",
     "Announcement",
     "Changes",
     "Committed",
@@ -60,10 +62,18 @@ class Incompatible(Exception):
     """
 
 
-class Sealed(Exception):
+class Sealed(StoreAway):
     """The store takes no changes for now, or for good: it is being filled, or its cluster moved to
     another store. Says why, in one sentence for people; nothing was written.
+
+    Who does not care why nothing can be written now catches it as ``StoreAway``.
     """
+
+
+MOVED_TO: Final = "moved to "
+"""A store sealed for a reason that begins so is out of use for good: no server starts on it."""
+FILLED_FROM: Final = "being filled from "
+"""What a store sealed for a reason that begins so holds is not whole: no server reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,16 @@ class Identity:
     schema_version: int
     sealed: str = ""
     """Why it takes no changes; empty = it takes them."""
+
+    @property
+    def moved(self) -> bool:
+        """Whether its cluster lives in another store, for good."""
+        return self.sealed.startswith(MOVED_TO)
+
+    @property
+    def partial(self) -> bool:
+        """Whether it is being emptied and filled: what it holds is half of something."""
+        return self.sealed.startswith(FILLED_FROM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,21 +346,35 @@ class Store(Protocol):
         """Takes no changes from now on, from anybody: those under way are made or refused whole.
         Sealing anew replaces the reason. Survives every process.
 
+        Whoever has a watch open finds it in ``identity`` soon after. With a reason that begins with
+        ``FILLED_FROM`` every watch raises ``HistoryGone`` instead, since what comes now is no
+        change of the tree.
+
         Raises:
             StoreAway
+        """
+
+    def clear(self) -> int:
+        """Removes every row of a store that is sealed to be filled, in as many commits as it takes;
+        answers how many. Cut off anywhere it can be repeated.
+
+        Raises:
+            StoreAway
+            ValueError: the store is not sealed with ``FILLED_FROM``.
         """
 
     def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
-        """Puts rows into a sealed store, in as many commits as it takes; answers how many. Cut off
-        anywhere it can be repeated.
+        """Puts rows into a store that is sealed to be filled, in as many commits as it takes, in
+        their order; answers how many. Cut off anywhere it can be repeated. ``load`` shows them.
 
         Raises:
             StoreAway
-            ValueError: the store is not sealed, or a row is over its limits.
+            ValueError: the store is not sealed with ``FILLED_FROM``, or a row is over its limits.
         """
 
     def unseal(self) -> Identity:
-        """Takes changes again, as a new incarnation: tokens and watches of before are expired.
+        """Takes changes again, as a new incarnation: tokens and watches of before are expired. One
+        that is not sealed stays as it is.
 
         Raises:
             StoreAway
