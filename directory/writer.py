@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -97,6 +99,25 @@ class Writer:
         self._mount: Final = mount
         self._clock: Final = clock
         self._now_ms: Final = now_ms
+        self._counting: Final = threading.Lock()
+        self._under_way = 0
+
+    @property
+    def under_way(self) -> int:
+        """How many commands are being committed: who does much in small steps lets those of others
+        go first in between.
+        """
+        return self._under_way
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._counting:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._under_way -= 1
 
     def execute(  # noqa: PLR0913 - a command comes with this much
         self,
@@ -150,9 +171,10 @@ class Writer:
                 return Written(planned, snapshot.revision)
             if not planned.writes and not extra_writes:
                 return self._answered(request) or Written(planned, snapshot.revision)
-            outcome = self._commit(
-                request, planned, context.now_ms, extra_guards, extra_writes, deadline
-            )
+            with self._counted():
+                outcome = self._commit(
+                    request, planned, context.now_ms, extra_guards, extra_writes, deadline
+                )
             match outcome:
                 case Written():
                     return outcome
@@ -327,15 +349,15 @@ def _row(store: Store, key: bytes) -> tuple[bytes, int] | None:
 
 
 def _refuse_oversized(transaction: Transaction, limits: Limits) -> None:
-    count = len(transaction.guards) + len(transaction.writes)
+    guards, writes = len(transaction.guards), len(transaction.writes)
     size = sum(
         len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
         for write in transaction.writes
     )
-    if count > limits.max_writes:
+    if not limits.hold(guards, writes):
         raise LimitExceeded(
-            f"the change needs {count} guards and writes; one transaction of this store holds "
-            f"{limits.max_writes}",
+            f"the change needs {guards} guards and {writes} writes; one transaction of this store "
+            f"holds {limits}",
             limit=limits.max_writes,
         )
     if size > limits.max_bytes:

@@ -104,9 +104,26 @@ class Limits:
     """What one transaction may hold at most; callers split before the store refuses."""
 
     max_writes: int
-    """Guards and writes of one transaction together."""
+    """Guards and writes of one transaction together; only the writes where ``max_guards`` is set.
+    """
     max_bytes: int
     """Bytes of one transaction's keys and values together."""
+    max_guards: int | None = None
+    """Guards of one transaction, where the store counts them apart (as etcd does: at most so many
+    comparisons, and at most so many operations); None = together with the writes.
+    """
+
+    def hold(self, guards: int, writes: int) -> bool:
+        """Whether one transaction may hold so many."""
+        if self.max_guards is None:
+            return guards + writes <= self.max_writes
+        return guards <= self.max_guards and writes <= self.max_writes
+
+    def __str__(self) -> str:
+        """The number of operations, for people."""
+        if self.max_guards is None:
+            return f"{self.max_writes} together"
+        return f"{self.max_guards} guards and {self.max_writes} writes"
 
 
 @dataclass(frozen=True, slots=True)
