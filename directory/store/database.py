@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from directory.store.life import LifeFile, Note, Stamp
 from directory.store.schema import (
     Head,
     begin_life,
+    complete,
     create,
     damage_of,
     head_of,
@@ -81,6 +83,7 @@ class DatabaseFile:
         self._writer: sqlite3.Connection | None = None
         self._reader: tuple[sqlite3.Connection, int] | None = None
         self._reader_lock: Final = threading.Lock()
+        self._identity_lock: Final = threading.Lock()
         self._inode = 0  # of the file that _writer is to, when it was last noted
         self._refuse_unusable()
         try:
@@ -244,6 +247,7 @@ class DatabaseFile:
             if is_empty(connection):
                 create(connection, self._cluster, self._cluster_id)
                 self._note(head_of(connection))
+            complete(connection)
             return connection
         except BaseException:
             connection.close()
@@ -258,8 +262,16 @@ class DatabaseFile:
             StoreAway, Incompatible
         """
         with self.writing() as connection, away_on_error(self.path):
-            self.identity = identity_of(connection)
-        return self.identity
+            found = identity_of(connection)
+        with self._identity_lock:
+            self.identity = found
+        return found
+
+    def notice_sealed(self, sealed: str) -> None:
+        """Somebody read why the store takes no changes, or that it takes them."""
+        with self._identity_lock:
+            if self.identity.sealed != sealed:
+                self.identity = replace(self.identity, sealed=sealed)
 
     def _refuse_unusable(self) -> None:
         """Looks before anything is written; an empty or missing file is a new store."""

@@ -17,13 +17,16 @@ __all__ = [
     "SCHEMA_VERSION",
     "Head",
     "begin_life",
+    "complete",
     "create",
     "damage_of",
+    "forget_history",
     "head_of",
     "holds_commit",
     "identity_of",
     "is_empty",
     "refuse_foreign",
+    "sealed_of",
 ]
 
 SCHEMA_VERSION: Final = 1
@@ -33,6 +36,10 @@ _LIFE_STEP: Final = 1_000_000
 """A new incarnation's revisions begin so far above all that were seen of the old one that a guard
 made from an old snapshot is never mistaken for a current one."""
 
+_ANNOUNCED: Final = """CREATE TABLE IF NOT EXISTS announced (  -- keys that go with their process
+         key BLOB PRIMARY KEY,
+         token TEXT NOT NULL  -- names the file that the process holds locked
+       ) WITHOUT ROWID"""
 _SCHEMA: Final = (
     """CREATE TABLE meta (
          name TEXT PRIMARY KEY,
@@ -56,6 +63,7 @@ _SCHEMA: Final = (
          PRIMARY KEY (revision, position)
        ) WITHOUT ROWID""",
     "INSERT INTO commits VALUES (0, '', 0)",
+    _ANNOUNCED,
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
@@ -106,6 +114,11 @@ def create(connection: sqlite3.Connection, cluster: str, cluster_id: str | None)
     connection.execute("COMMIT")
 
 
+def complete(connection: sqlite3.Connection) -> None:
+    """Adds what stores made by an earlier kdir lack; those before it do not mind."""
+    connection.execute(_ANNOUNCED)
+
+
 def identity_of(connection: sqlite3.Connection) -> Identity:
     """Whose it is."""
     meta = dict(connection.execute("SELECT name, value FROM meta"))
@@ -116,7 +129,14 @@ def identity_of(connection: sqlite3.Connection) -> Identity:
         cluster=meta["cluster"],
         incarnation=meta["incarnation"],
         schema_version=version,
+        sealed=meta.get("sealed", ""),
     )
+
+
+def sealed_of(connection: sqlite3.Connection) -> str:
+    """Why it takes no changes; empty = it takes them."""
+    row = connection.execute("SELECT value FROM meta WHERE name = 'sealed'").fetchone()
+    return "" if row is None else str(row[0])
 
 
 def refuse_foreign(connection: sqlite3.Connection, cluster: str, cluster_id: str | None) -> None:
@@ -152,16 +172,19 @@ def holds_commit(connection: sqlite3.Connection, revision: int, commit_id: str) 
     return revision < oldest if known is None else bool(known[0] == commit_id)
 
 
-def begin_life(connection: sqlite3.Connection, seen_revision: int) -> Head:
+def begin_life(connection: sqlite3.Connection, seen_revision: int, *, unseal: bool = False) -> Head:
     """A new incarnation, at a revision of its own before which no watch can resume.
 
-    ``seen_revision`` is the highest that is known of the life before.
+    ``seen_revision`` is the highest that is known of the life before. With ``unseal`` the store
+    takes changes from then on.
     """
     head = head_of(connection)
     revision = max(head.revision, seen_revision) + _LIFE_STEP
     life = Head(revision, _random(16), head.writes_total, _random(16))
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE meta SET value = ? WHERE name = 'incarnation'", (life.incarnation,))
+    if unseal:
+        connection.execute("DELETE FROM meta WHERE name = 'sealed'")
     connection.execute("DELETE FROM log")
     connection.execute("DELETE FROM commits")
     connection.execute(
@@ -169,6 +192,19 @@ def begin_life(connection: sqlite3.Connection, seen_revision: int) -> Head:
     )
     connection.execute("COMMIT")
     return life
+
+
+def forget_history(connection: sqlite3.Connection, revision: int = 0) -> None:
+    """Makes one commit, of at least this revision, the only one that is known: of what led to it no
+    watch learns any more. To be called in a transaction.
+    """
+    head = head_of(connection)
+    connection.execute("DELETE FROM log")
+    connection.execute("DELETE FROM commits")
+    connection.execute(
+        "INSERT INTO commits VALUES (?, ?, ?)",
+        (max(head.revision + 1, revision), _random(16), head.writes_total),
+    )
 
 
 def damage_of(connection: sqlite3.Connection) -> str:

@@ -14,6 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self, assert_never
 
@@ -30,11 +31,19 @@ from directory.store.base import (
     Put,
     Remove,
     Row,
+    Sealed,
     Transaction,
     Write,
 )
-from directory.store.database import DatabaseFile, away_on_error
+from directory.store.database import BUSY_SECONDS, DatabaseFile, away_on_error
 from directory.store.schema import Head, head_of
+from directory.store.sqlite_announcing import (
+    AliveFile,
+    SqliteAnnouncement,
+    announced,
+    note,
+    remove_strays,
+)
 from directory.store.sqlite_watch import News, SqliteWatch
 
 __all__ = ["HISTORY_WRITES", "LIMITS", "SqliteStore", "database_path"]
@@ -156,18 +165,27 @@ class SqliteStore:
         self, transaction: Transaction, timeout_seconds: float = 5.0
     ) -> Committed | Conflict:
         _refuse_oversized(transaction)
+        with self._changing(timeout_seconds) as change:
+            broken = change.first_broken(transaction.guards)
+            if broken is not None:
+                return Conflict(broken, change.head.revision)
+            change.write(transaction.writes)
+        return Committed(change.head.revision, change.head.commit_id)
+
+    @contextmanager
+    def _changing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[_Change]:
+        """One transaction, committed at its end if something was written in it."""
         with self._file.writing(timeout_seconds) as connection, away_on_error(self._file.path):
             connection.execute("BEGIN IMMEDIATE")
-            head = head_of(connection)
-            for guard in transaction.guards:
-                if not _holds(connection, guard, head):
-                    connection.execute("ROLLBACK")
-                    return Conflict(guard, head.revision)
-            head = self._write(connection, head, transaction.writes)
+            before = head_of(connection)
+            change = _Change(connection, before, self._write)
+            yield change
+            if change.head is before:
+                connection.execute("ROLLBACK")
+                return
             connection.execute("COMMIT")
-            self._file.committed(head)
+            self._file.committed(change.head)
         self._news.tell()
-        return Committed(head.revision, head.commit_id)
 
     def _write(self, connection: sqlite3.Connection, head: Head, writes: tuple[Write, ...]) -> Head:
         revision, commit_id = head.revision + 1, secrets.token_hex(8)
@@ -238,6 +256,88 @@ class SqliteStore:
             os.close(descriptor)
             raise
         return SqliteLeadership(self, descriptor, KeyIs(role_key(role), value))
+
+    # -- announcing --------------------------------------------------------------------------
+
+    def announce(
+        self, key: bytes, value: bytes, guards: Sequence[Guard] = ()
+    ) -> SqliteAnnouncement | Conflict:
+        alive: AliveFile | None = None
+        try:
+            with self._changing() as change:
+                broken = change.first_broken(guards)
+                if broken is not None:
+                    return Conflict(broken, change.head.revision)
+                alive = AliveFile.create(self._file.path)
+                note(change.connection, key, alive.token)
+                change.write((Put(key, value),))
+        except BaseException:
+            if alive is not None:
+                alive.remove()
+            raise
+        return SqliteAnnouncement(self, key, alive)
+
+    @property
+    def incarnation(self) -> str:
+        """Of ``identity``."""
+        return self.identity.incarnation
+
+    def update_announced(self, key: bytes, token: str, value: bytes) -> bool:
+        """Puts an announced key's value, if the key still belongs to this token."""
+        with self._changing() as change:
+            if not change.announced_as(key, token):
+                return False
+            change.write((Put(key, value),))
+        return True
+
+    def withdraw_announced(self, key: bytes, token: str) -> None:
+        """Removes an announced key, if it still belongs to this token."""
+        with self._changing() as change:
+            if change.announced_as(key, token):
+                change.forget_announced([key])
+
+    def sweep(self) -> int:
+        try:
+            with self._changing() as change:
+                living, dead = announced(change.connection, self._file.path)
+                remove_strays(self._file.path, living)
+                if dead:
+                    change.forget_announced(list(dead))
+        except Sealed:
+            return 0  # once it is unsealed they are still dead
+        return len(dead)
+
+
+class _Change:
+    """A transaction under way."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        head: Head,
+        write: Callable[[sqlite3.Connection, Head, tuple[Write, ...]], Head],
+    ) -> None:
+        self.connection: Final = connection
+        self.head = head
+        self._write: Final = write
+
+    def first_broken(self, guards: Sequence[Guard]) -> Guard | None:
+        """The first guard that does not hold."""
+        return next((one for one in guards if not _holds(self.connection, one, self.head)), None)
+
+    def write(self, writes: tuple[Write, ...]) -> None:
+        """To be done once: it makes the next revision."""
+        self.head = self._write(self.connection, self.head, writes)
+
+    def announced_as(self, key: bytes, token: str) -> bool:
+        """Whether an announced key belongs to this token."""
+        query = "SELECT 1 FROM announced WHERE key = ? AND token = ?"
+        return self.connection.execute(query, (key, token)).fetchone() is not None
+
+    def forget_announced(self, keys: Sequence[bytes]) -> None:
+        """Removes announced keys."""
+        self.connection.executemany("DELETE FROM announced WHERE key = ?", [(key,) for key in keys])
+        self.write(tuple(Remove(key) for key in keys))
 
 
 class SqliteLeadership:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from directory.store.addresses import open_store
-from directory.store.base import Committed, KeyIs, Put, Store, Transaction
+from directory.store.base import Committed, Conflict, KeyIs, Put, Store, Transaction
 
 
 def say(*words: object) -> None:
@@ -49,7 +49,21 @@ def lead(store: Store, role: str, name: str) -> None:
     time.sleep(60)
 
 
-TASKS: dict[str, Callable[..., None]] = {"write": write, "race": race, "lead": lead}
+def announce(store: Store, key: str, value: str) -> None:
+    """Announces a key; then says, for each line that it is told, whether it still lasts."""
+    announcement = store.announce(key.encode(), value.encode())
+    assert not isinstance(announcement, Conflict), announcement
+    say("announced")
+    for _ in sys.stdin:
+        say("lasts" if announcement.lasts() else "lost")
+
+
+TASKS: dict[str, Callable[..., None]] = {
+    "write": write,
+    "race": race,
+    "lead": lead,
+    "announce": announce,
+}
 
 if __name__ == "__main__":
     task, address, *arguments = sys.argv[1:]
