@@ -29,6 +29,7 @@ from directory.store.base import (
     KeyIs,
     Limits,
     Put,
+    Sealed,
     Store,
     StoreAway,
     Transaction,
@@ -42,6 +43,7 @@ from resolver.errors import (
     LimitExceeded,
     LostRace,
     RequestIdReused,
+    StoreSealed,
     StoreUnavailable,
     TokenFromFuture,
 )
@@ -142,6 +144,7 @@ class Writer:
             RequestIdReused: the request id was used for another command.
             LimitExceeded: it does not fit one transaction of this store.
             LostRace: others were quicker every time, or an extra guard does not hold.
+            StoreSealed: the store takes no changes, for now or for good; nothing was written.
             StoreUnavailable: the store is away. ``effect=unknown`` among the facts: it may have
                 taken effect; the same request id tells.
             NotReady: nothing is loaded yet.
@@ -192,13 +195,15 @@ class Writer:
 
         Raises:
             LostRace: a guard does not hold; nothing was written.
-            LimitExceeded, StoreUnavailable
+            LimitExceeded, StoreSealed, StoreUnavailable
         """
         transaction = Transaction(tuple(guards), tuple(writes))
         _refuse_oversized(transaction, self._store.limits)
         self._refuse_while_away()
         try:
             done = self._store.commit(transaction, _FACTS_SECONDS)
+        except Sealed as reason:
+            raise _sealed(reason) from reason
         except StoreAway as reason:
             raise _away(reason, effect="unknown") from reason
         if isinstance(done, Conflict):
@@ -240,6 +245,8 @@ class Writer:
             raise DeadlineExceeded("the time was over before the store was asked")
         try:
             done = self._store.commit(transaction, remaining)
+        except Sealed as reason:
+            raise _sealed(reason) from reason
         except StoreAway as reason:
             revision = self._revision_of(change_key) if planned.changes else None
             if revision is None:
@@ -303,7 +310,11 @@ class Writer:
     # -- waiting -----------------------------------------------------------------------------
 
     def _refuse_while_away(self) -> None:
-        """A write is refused at once while the store is known to be away (RELIABILITY S4)."""
+        """A write is refused at once while the store is known to be away (RELIABILITY S4), or takes
+        no changes.
+        """
+        if sealed := self._store.identity.sealed:
+            raise _sealed(sealed)
         if self._replica.state is ReplicaState.STALE:
             raise StoreUnavailable("the store is away, so nothing can be written")
 
@@ -335,6 +346,14 @@ def _away(reason: StoreAway, effect: str = "none") -> StoreUnavailable:
     """What a caller is told; where the store is, is for the log only (DESIGN §9)."""
     _log.warning("the store is away: %s", reason)
     return StoreUnavailable("the store is away", effect=effect)
+
+
+def _sealed(reason: object) -> StoreSealed:
+    """Why, and which store it is, is for the log and for who asks for the status."""
+    _log.warning("the store takes no changes: %s", reason)
+    return StoreSealed(
+        "the store of this cluster takes no changes: it is being moved or restored, or was moved"
+    )
 
 
 def _new_id() -> int:

@@ -63,7 +63,8 @@ class ReplicaState(enum.Enum):
     SERVING = "serving"
     """It follows the store."""
     STALE = "stale"
-    """The store is away; what was last seen is served, with its age."""
+    """The store is away, or sealed: then its cluster may go on in another. What was last seen is
+    served, with its age."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class Replica:
         self._snapshot: Snapshot | None = None
         self._heard_at = clock()
         self._away = False
+        self._sealed_at: float | None = None  # when that was noticed
         self._trouble = ""
         self._changed: Final = threading.Condition()
         self._told: Snapshot | None = None  # the newest that all subscribers know; _changed
@@ -128,21 +130,22 @@ class Replica:
         if self._snapshot is None:
             return ReplicaState.LOADING
         silent = self._clock() - self._heard_at
-        if self._away or silent > self._stale_after_seconds:
+        if self._away or silent > self._stale_after_seconds or self._store.identity.sealed:
             return ReplicaState.STALE
         return ReplicaState.SERVING
 
     @property
     def age_seconds(self) -> float:
-        """How long ago the store was last heard; 0.0 while it is followed."""
+        """How long ago the store was last heard, or was found sealed; 0.0 while it is followed."""
         if self.state is ReplicaState.SERVING:
             return 0.0
-        return max(0.0, self._clock() - self._heard_at)
+        since = self._heard_at if self._sealed_at is None else min(self._sealed_at, self._heard_at)
+        return max(0.0, self._clock() - since)
 
     @property
     def trouble(self) -> str:
         """Why it does not follow, for people; empty while it does."""
-        return self._trouble
+        return self._trouble or self._store.identity.sealed
 
     def wait_for(self, revision: int, timeout_seconds: float) -> Snapshot:
         """The newest tree, once it is of at least this revision and every subscriber knows it.
@@ -220,6 +223,7 @@ class Replica:
                     self._watch = self._load()
                 changes = self._watch.next(_NEXT_SECONDS)
                 self._heard(changes)
+                self._notice_seal()
                 retry_seconds = _FIRST_RETRY_SECONDS
             except HistoryGone as reason:
                 _log.warning("loading anew: %s", reason)
@@ -257,10 +261,21 @@ class Replica:
             events = events_of(change.revision, change.writes, self._store.identity.cluster_id)
             self._publish(Applied(before, after, change.revision, change.writes, events))
 
+    def _notice_seal(self) -> None:
+        sealed = self._store.identity.sealed
+        if not sealed:
+            self._sealed_at = None
+        elif self._sealed_at is None:
+            self._sealed_at = self._clock()
+            _log.warning("the store takes no changes: %s", sealed)
+
     def _load(self) -> Watch:
         """Loads all at one revision, publishes it, and begins to follow from there."""
         while True:
             identity = self._store.refresh_identity()
+            self._notice_seal()
+            if identity.partial:
+                raise StoreAway(identity.sealed)  # what it holds is half of something
             started = self._clock()
             loading = self._store.load(LOADED_PREFIXES)
             with _collector_paused():
