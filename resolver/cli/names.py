@@ -56,7 +56,7 @@ class Names:
             temporary = f"{path}.{os.getpid()}"
             with open(temporary, "w", encoding="ascii") as file:
                 file.write(
-                    "\n".join((f"{self._clock():.3f} {self._key(directory, start)}", *names))
+                    "\n".join((f"{self._clock()!r} {self._key(directory, start)}", *names))
                 )
             os.replace(temporary, path)
             self._sweep()
