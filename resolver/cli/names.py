@@ -55,9 +55,7 @@ class Names:
             path = self._file(directory, start)
             temporary = f"{path}.{os.getpid()}"
             with open(temporary, "w", encoding="ascii") as file:
-                file.write(
-                    "\n".join((f"{self._clock()!r} {self._key(directory, start)}", *names))
-                )
+                file.write("\n".join((f"{self._clock()!r} {self._key(directory, start)}", *names)))
             os.replace(temporary, path)
             self._sweep()
 
