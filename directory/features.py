@@ -1,0 +1,106 @@
+"""Feature levels: what each allows, what a change needs, and who does not support it yet.
+
+Refuses to ask anybody: it is told of the servers and of the finalised level. A level is raised in
+two steps (KIP-37's rolling upgrade; Kafka's own finalised features are KIP-584): every live server
+supports it, and somebody said so. What needs it is refused until both are done, so that no server
+meets what it does not know. Levels never go down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from directory.namespace.keys import LARGE_CHANGE, LEVEL
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Put, Write
+from resolver.errors import LevelNotFinalised
+
+__all__ = [
+    "FEATURE_LEVEL",
+    "FIRST_LEVEL",
+    "LARGE_CHANGES",
+    "LEVELS",
+    "SEALING",
+    "Level",
+    "finalised_level",
+    "highest_supported",
+    "level_needed",
+    "level_of",
+    "refuse_unfinalised",
+]
+
+FIRST_LEVEL: Final = 1
+"""Of stores that say nothing: those made before levels were recorded."""
+LARGE_CHANGES: Final = 2
+"""Needed to record a large change under ``k/change/``: who is elected next must go on with it."""
+SEALING: Final = 2
+"""Needed to seal a store while it may have servers: who does not know of seals writes on."""
+FEATURE_LEVEL: Final = 2
+"""What this version supports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level; ``allows`` completes "changes that …"."""
+
+    number: int
+    name: str
+    allows: str
+
+
+LEVELS: Final[Mapping[int, Level]] = MappingProxyType(
+    {
+        level.number: level
+        for level in (
+            Level(1, "first", "are made in one transaction, on a store of one or more servers"),
+            Level(2, "large-changes", "are recorded and made in steps; sealing and moving a store"),
+        )
+    }
+)
+"""Every level that this version knows, by number."""
+
+
+def level_of(value: bytes | None) -> int:
+    """The finalised level that a store says; what cannot be read allows nothing new."""
+    text = (value or b"").decode("ascii", "replace")
+    return max(FIRST_LEVEL, int(text)) if text.isdecimal() and text.isascii() else FIRST_LEVEL
+
+
+def finalised_level(snapshot: Snapshot) -> int:
+    """The level that changes may use by now."""
+    return level_of(snapshot.fact(LEVEL))
+
+
+def level_needed(writes: Iterable[Write]) -> int:
+    """The lowest level at which every server of a cluster can deal with these writes."""
+    if any(isinstance(one, Put) and one.key.startswith(LARGE_CHANGE) for one in writes):
+        return LARGE_CHANGES
+    return FIRST_LEVEL
+
+
+def highest_supported(servers: Mapping[str, int]) -> int:
+    """The highest level that all of these servers, by id, support; 1 without any."""
+    return min(servers.values(), default=FIRST_LEVEL)
+
+
+def refuse_unfinalised(needed: int, finalised: int, servers: Mapping[str, int]) -> None:
+    """Lets only those changes pass that the finalised level allows.
+
+    Raises:
+        LevelNotFinalised: naming the servers that do not support it; where all do, what to say.
+    """
+    if needed <= finalised:
+        return
+    lacking = sorted(server for server, level in servers.items() if level < needed)
+    if lacking:
+        told = ", ".join(f"{server} supports {servers[server]}" for server in lacking)
+        message = f"this needs feature level {needed}, and {finalised} is finalised: {told}"
+    else:
+        message = (
+            f"this needs feature level {needed}, and {finalised} is finalised; every live server "
+            f"supports it: kdir features finalize"
+        )
+    raise LevelNotFinalised(message, needed=needed, finalised=finalised, lacking=" ".join(lacking))
