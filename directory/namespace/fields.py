@@ -21,6 +21,7 @@ from directory.namespace.entry import (
     Policies,
     Topic,
 )
+from directory.namespace.topic_configs import conflict_in, problem_with
 from resolver.errors import InvalidArgument
 from resolver.path import Path
 
@@ -126,6 +127,17 @@ def check_policies(policies: Policies) -> None:
         value = getattr(policies, name)
         if value is not None:
             _check(f"policies.{name}", kind, value)
+    _check_configs(policies.topic_config, policies.topic_config)
+
+
+def _check_configs(news: Mapping[str, str | None], after: Mapping[str, str | None]) -> None:
+    """The new configs one by one, then all that there will be together."""
+    for key, value in news.items():
+        field = f"policies.topic_config.{key}"
+        if value is not None and (problem := problem_with(key, value)):
+            raise InvalidArgument(f"{field}: {problem}", field=field, found=_shown(value))
+    if news and (conflict := conflict_in(after)):
+        raise InvalidArgument(f"policies.topic_config: {conflict}", field="policies.topic_config")
 
 
 def apply_changes(entry: Entry, changes: Mapping[str, object]) -> Entry:
@@ -194,6 +206,10 @@ def _policies(policies: Policies, field: str, rest: str, value: object) -> Polic
         if value is not None:
             _check(field, kind, value)
         changed = value
+    if name == "topic_config" and isinstance(changed, Mapping):
+        # What stands there already may be of a vendor's or a newer Kafka: it is left alone.
+        news = {k: v for k, v in changed.items() if policies.topic_config.get(k, "") != v}
+        _check_configs(news, changed)
     changes: dict[str, Any] = {name: changed}
     return replace(policies, **changes)
 
