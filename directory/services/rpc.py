@@ -1,9 +1,10 @@
 """Binds handlers to gRPC methods; the one place where each call's layers stand in order.
 
 For every call, from the outside in: a request that cannot be read is refused by name
-(``malformed``), the server's cap is put on the deadline, errors become statuses (``errors``), and
-the handler runs. Streams run on a thread pool of their own: a watch must not hold a thread that
-answers calls (RELIABILITY finding 5, G3).
+(``malformed``), the server's cap is put on the deadline, it is counted and timed (``metrics``) and
+told to the log (``access``), errors become statuses (``errors``), and the handler runs. Streams run
+on a thread pool of their own: a watch must not hold a thread that answers calls (RELIABILITY
+finding 5, G3).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from directory.services.call import Call
+from directory.metrics.calls import CallMetrics
+from directory.services.call import CURRENT, Call
+from directory.services.interceptors import access
 from directory.services.interceptors.errors import abort_with
 from directory.services.interceptors.malformed import Malformed, reader
 
@@ -27,7 +30,6 @@ __all__ = ["Service", "generic_handler"]
 
 Request = TypeVar("Request", bound=Message)
 Handler = Callable[[Any, Call], Any]
-_REQUEST_ID = "x-request-id"
 
 
 class Service(ABC):
@@ -43,15 +45,16 @@ class Service(ABC):
 
 
 def generic_handler(
-    service: Service, call_seconds: float, streams: ThreadPoolExecutor
+    service: Service, call_seconds: float, streams: ThreadPoolExecutor, calls: CallMetrics
 ) -> grpc.GenericRpcHandler:
-    """The gRPC face of a service."""
+    """The gRPC face of a service; ``calls`` counts what comes."""
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, handler in service.handlers().items():
         method = service.descriptor.methods_by_name[name]
         read = reader(GetMessageClass(method.input_type))
+        known_as = f"{service.descriptor.name}/{name}"
         if method.server_streaming:
-            behave = _stream(handler)
+            behave = _stream(handler, known_as, calls)
             behave.experimental_thread_pool = streams  # type: ignore[attr-defined]
             make = (
                 grpc.stream_stream_rpc_method_handler
@@ -61,7 +64,7 @@ def generic_handler(
             methods[name] = make(behave, read, _write)
         else:
             methods[name] = grpc.unary_unary_rpc_method_handler(
-                _unary(handler, call_seconds), read, _write
+                _unary(handler, known_as, calls, call_seconds), read, _write
             )
     return grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
 
@@ -71,43 +74,74 @@ def _write(response: Message | bytes) -> bytes:
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
-def _unary(handler: Handler, call_seconds: float) -> Callable[[Any, grpc.ServicerContext], Any]:
+def _unary(
+    handler: Handler, method: str, calls: CallMetrics, call_seconds: float
+) -> Callable[[Any, grpc.ServicerContext], Any]:
+    # This is the way of every call, a million of them a minute: what can be looked up once is.
+    clock, observe = time.monotonic, calls.unary(method, "OK").observe
+    current, is_wanted = CURRENT, access.is_wanted
+
     def behave(request: Any, context: grpc.ServicerContext) -> Any:
-        left = min(context.time_remaining(), call_seconds)
-        call = Call(time.monotonic() + left, is_active=context.is_active)
+        started = clock()
+        call = Call(
+            started + min(context.time_remaining(), call_seconds),
+            is_active=context.is_active,
+            find_peer=context.peer,
+            metadata=context.invocation_metadata,
+        )
+        current.call = call
         try:
             if type(request) is Malformed:
                 raise request.error
-            return handler(request, call)
+            answer = handler(request, call)
+            seconds = clock() - started
+            observe(seconds)
+            if is_wanted():
+                access.answered(method, request, "OK", seconds)
+            return answer
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
-            abort_with(error, context, _request_id(context))
+            seconds = clock() - started
+            calls.unary(method, access.code_of(error)).observe(seconds)
+            access.failed(method, request, error, seconds)
+            abort_with(error, context, call.request_id)
+        finally:
+            current.call = None
 
     return behave
 
 
-def _stream(handler: Handler) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+def _stream(
+    handler: Handler, method: str, calls: CallMetrics
+) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
     def behave(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         # A stream lives as long as both sides want it: no deadline of ours.
         call = Call(
             deadline=float("inf"),
-            peer=context.peer(),
             is_active=context.is_active,
             on_end=context.add_callback,
             cancel=context.cancel,
+            find_peer=context.peer,
+            metadata=context.invocation_metadata,
         )
+        started, code = time.monotonic(), "CANCELLED"
+        calls.stream_began(method)
+        CURRENT.call = call
         try:
             if type(request) is Malformed:
                 raise request.error
             yield from handler(request, call)
+            code = "OK" if context.is_active() else "CANCELLED"
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
             if context.is_active():
-                abort_with(error, context, _request_id(context))
+                code = access.code_of(error)
+                access.failed(method, request, error, time.monotonic() - started)
+                abort_with(error, context, call.request_id)
+        finally:
+            calls.stream_ended(method, code)
+            if code in {"OK", "CANCELLED"} and access.is_wanted():
+                access.answered(method, request, code, time.monotonic() - started)
+            # Who drops a stream before its end may do so in another thread, at another call.
+            if CURRENT.call is call:
+                CURRENT.call = None
 
     return behave
-
-
-def _request_id(context: grpc.ServicerContext) -> str:
-    for key, value in context.invocation_metadata():
-        if key == _REQUEST_ID:
-            return str(value)[:64]
-    return ""

@@ -12,7 +12,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from directory.cluster import Cluster
-from directory.config import ConfigError
+from directory.config import ConfigError, Limits
+from directory.health import is_ready
+from directory.metrics.calls import CallMetrics
 from directory.services.admin import AdminService
 from directory.services.entries import DirectoryService
 from directory.services.federation import FederationService
@@ -21,7 +23,6 @@ from directory.services.resolve import ResolveService
 from directory.services.rpc import generic_handler
 from directory.services.scan import ScanService
 from directory.services.watch import WatchService
-from directory.store.replica import ReplicaState
 
 __all__ = ["DirectoryServer"]
 
@@ -30,13 +31,17 @@ _HEALTH_SECONDS = 0.1
 
 
 class DirectoryServer:
-    """The gRPC server of one address and the clusters behind it."""
+    """The gRPC server of one address and the clusters behind it.
 
-    def __init__(self, clusters: Sequence[Cluster], listen: str) -> None:
+    ``shared``: other processes of the same supervisor listen at the same address.
+    """
+
+    def __init__(self, clusters: Sequence[Cluster], listen: str, *, shared: bool = False) -> None:
         self._hosting = Hosting(clusters)
         self._listen = listen
         limits = self._hosting.limits
         self._limits = limits
+        self.metrics = CallMetrics()
         self._calls = ThreadPoolExecutor(limits.workers, thread_name_prefix="call")
         self._streams = ThreadPoolExecutor(limits.streams, thread_name_prefix="stream")
         self._server = grpc.server(
@@ -44,7 +49,7 @@ class DirectoryServer:
             options=(
                 ("grpc.max_receive_message_length", limits.message_bytes),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),
+                ("grpc.so_reuseport", int(shared)),
                 # Our own clients ping every 20 s at most, also while idle: do not call that abuse.
                 ("grpc.keepalive_time_ms", 20_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
@@ -71,7 +76,7 @@ class DirectoryServer:
         )
         seconds = self._limits.call_seconds
         self._server.add_generic_rpc_handlers(
-            [generic_handler(service, seconds, self._streams) for service in services]
+            [generic_handler(service, seconds, self._streams, self.metrics) for service in services]
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = [service.descriptor.full_name for service in services]
@@ -98,21 +103,28 @@ class DirectoryServer:
         """``host:port`` as bound."""
         return f"{self._listen.rpartition(':')[0]}:{self.port}"
 
+    @property
+    def waiting_calls(self) -> int:
+        """Calls with one answer that no thread has taken yet."""
+        return self._calls._work_queue.qsize()  # noqa: SLF001 - else each call would be counted twice
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds of this server."""
+        return self._limits
+
     def start(self) -> None:
-        """Begins to answer; health says NOT_SERVING until every cluster behind it is loaded."""
+        """Begins to answer; health says NOT_SERVING until every cluster behind it can answer."""
         self._server.start()
         threading.Thread(target=self._tell_health, name="health", daemon=True).start()
 
     def _tell_health(self) -> None:
         told: int | None = None
         while not self._stopped.wait(_HEALTH_SECONDS):
-            loading = any(
-                one.replica.state is ReplicaState.LOADING for one in self._hosting.clusters
-            )
             status = (
-                health_pb2.HealthCheckResponse.NOT_SERVING
-                if loading
-                else health_pb2.HealthCheckResponse.SERVING
+                health_pb2.HealthCheckResponse.SERVING
+                if is_ready(self._hosting.clusters)
+                else health_pb2.HealthCheckResponse.NOT_SERVING
             )
             if status != told:
                 told = status

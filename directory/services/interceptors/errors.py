@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from typing import NoReturn
 
 import grpc
@@ -26,9 +25,10 @@ class _Status(grpc.Status):
 
 
 def abort_with(error: BaseException, context: grpc.ServicerContext, request_id: str) -> NoReturn:
-    """Ends the call with the status that ``error`` stands for."""
+    """Ends the call with the status that ``error`` stands for; it carries the request id, by which
+    the log is searched.
+    """
     if not isinstance(error, KdirError):
-        request_id = request_id or secrets.token_hex(8)
         _log.error("request %s failed by a bug", request_id, exc_info=error)
     code, message, trailing = to_status(error, request_id)
     context.abort_with_status(_Status(code, message, trailing))
