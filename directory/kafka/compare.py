@@ -14,6 +14,7 @@ from typing import Final
 from directory.kafka.contract import Seen, Survey
 from directory.namespace.command import TopicNews
 from directory.namespace.entry import Provision, Topic
+from directory.namespace.topic_configs import same_value
 from resolver.path import Path
 
 __all__ = [
@@ -152,7 +153,7 @@ def differences(topic: Topic, seen: Seen | None = None) -> tuple[Difference, ...
     found = [
         Difference(f"config[{name}]", _shown(value), _shown(topic.observed_config.get(name)))
         for name, value in sorted(wanted.topic_config.items())
-        if topic.observed_config.get(name) != value
+        if not same_value(name, topic.observed_config.get(name), value)
     ]
     # Partitions of a topic only ever grow, so more on record than Kafka has is a wish.
     wish = wanted.partitions or max(topic.partitions, partitions)
