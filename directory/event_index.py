@@ -115,12 +115,14 @@ class EventIndex:
             while begin and count < limit:
                 begin -= 1
                 count += event_count(self._keys[begin])
+            # A revision is read whole: in a store that was filled many rows share one.
+            begin = bisect_left(self._revisions, self._revisions[begin]) if begin < end else begin
             wanted = dict(zip(self._keys[begin:end], self._revisions[begin:end], strict=True))
         return self._fetch(wanted)[::-1]
 
     def _fetch(self, wanted: dict[bytes, int]) -> list[tuple[int, Events]]:
         """Reads rows by ranges of keys, in which the wanted ones lie close together."""
-        found: list[tuple[int, Events]] = []
+        found: dict[int, Events] = {}
         cluster_id = self._store.identity.cluster_id
         keys = sorted(wanted)
         after = b""
@@ -133,12 +135,12 @@ class EventIndex:
                 if revision is not None:
                     events = events_of(revision, [Put(row.key, row.value)], cluster_id)
                     if events:
-                        found.append((revision, events))
+                        found[revision] = found.get(revision, ()) + events
             if not rows:
                 break
             after = rows[-1].key
             keys = keys[bisect_right(keys, after) :]
-        return sorted(found, key=lambda one: one[0])
+        return sorted(found.items())
 
     def _build(self) -> None:
         """Adds the rows that were there before the replica told of any."""

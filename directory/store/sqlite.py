@@ -13,7 +13,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self, assert_never
@@ -36,7 +36,7 @@ from directory.store.base import (
     Write,
 )
 from directory.store.database import BUSY_SECONDS, DatabaseFile, away_on_error
-from directory.store.schema import Head, head_of
+from directory.store.schema import Head, head_of, sealed_of
 from directory.store.sqlite_announcing import (
     AliveFile,
     SqliteAnnouncement,
@@ -44,6 +44,7 @@ from directory.store.sqlite_announcing import (
     note,
     remove_strays,
 )
+from directory.store.sqlite_sealing import SqliteSealing
 from directory.store.sqlite_watch import News, SqliteWatch
 
 __all__ = ["HISTORY_WRITES", "LIMITS", "SqliteStore", "database_path"]
@@ -112,6 +113,7 @@ class SqliteStore:
         self._clock: Final = clock
         self._history_writes: Final = history_writes
         self._news: Final = News()
+        self._sealing: Final = SqliteSealing(self._file, LIMITS)
 
     @classmethod
     def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
@@ -177,6 +179,9 @@ class SqliteStore:
         """One transaction, committed at its end if something was written in it."""
         with self._file.writing(timeout_seconds) as connection, away_on_error(self._file.path):
             connection.execute("BEGIN IMMEDIATE")
+            if sealed := sealed_of(connection):
+                self._file.notice_sealed(sealed)
+                raise Sealed(f"{self._file.path}: {sealed}")
             before = head_of(connection)
             change = _Change(connection, before, self._write)
             yield change
@@ -234,6 +239,23 @@ class SqliteStore:
         if floor is not None:
             connection.execute("DELETE FROM log WHERE revision <= ?", (floor,))
             connection.execute("DELETE FROM commits WHERE revision < ?", (floor,))
+
+    # -- sealing -----------------------------------------------------------------------------
+
+    def seal(self, why: str) -> None:
+        self._sealing.seal(why)
+        self._news.tell()
+
+    def clear(self) -> int:
+        return self._sealing.clear()
+
+    def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
+        return self._sealing.fill(rows)
+
+    def unseal(self) -> Identity:
+        identity = self._sealing.unseal()
+        self._news.tell()
+        return identity
 
     # -- election ----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from directory.store.base import Changes, HistoryGone, Put, Remove, Write
 from directory.store.database import DatabaseFile, away_on_error
+from directory.store.schema import sealed_of
 
 __all__ = ["POLL_SECONDS", "News", "SqliteWatch"]
 
@@ -105,6 +106,7 @@ class SqliteWatch:
             self._connection.execute("BEGIN")
             try:
                 self._verify()
+                self._file.notice_sealed(sealed_of(self._connection))
                 changes, complete = self._read_changes()
             finally:
                 self._connection.execute("ROLLBACK")

@@ -2,10 +2,19 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from directory.store.addresses import open_store
-from directory.store.base import Committed, Conflict, KeyIs, Put, Store, Transaction
+from directory.store.base import (
+    FILLED_FROM,
+    Committed,
+    Conflict,
+    KeyIs,
+    Put,
+    Sealed,
+    Store,
+    Transaction,
+)
 
 
 def say(*words: object) -> None:
@@ -22,12 +31,12 @@ def write(store: Store, name: str) -> None:
     await_go()
     for number in range(1_000_000):
         value = b"%d" % number
-        done = store.commit(
-            Transaction(
-                (),
-                (Put(f"{name}/{number}".encode(), value), Put(f"last/{name}".encode(), value)),
-            )
-        )
+        writes = (Put(f"{name}/{number}".encode(), value), Put(f"last/{name}".encode(), value))
+        try:
+            done = store.commit(Transaction((), writes))
+        except Sealed:
+            say("sealed")
+            return
         assert isinstance(done, Committed)
         say(number, done.revision, done.commit_id)
 
@@ -58,11 +67,27 @@ def announce(store: Store, key: str, value: str) -> None:
         say("lasts" if announcement.lasts() else "lost")
 
 
+def fill(store: Store, name: str, count: str) -> None:
+    """Empties the store and fills it with so many rows, saying how far it is."""
+    store.seal(f"{FILLED_FROM}{name}")
+    await_go()
+    store.clear()
+
+    def rows() -> Iterator[tuple[bytes, bytes]]:
+        for number in range(int(count)):
+            if number % 100 == 0:
+                say(number)
+            yield f"{name}/{number:08}".encode(), b"%d" % number
+
+    say("filled", store.fill(rows()))
+
+
 TASKS: dict[str, Callable[..., None]] = {
     "write": write,
     "race": race,
     "lead": lead,
     "announce": announce,
+    "fill": fill,
 }
 
 if __name__ == "__main__":
