@@ -7,6 +7,7 @@ sentence on stderr, nothing touched).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import pathlib
@@ -14,10 +15,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from directory.cluster import Cluster
 from directory.config import (
     DEFAULT_LISTEN,
     ConfigError,
@@ -28,11 +29,15 @@ from directory.config import (
     default_store,
     load_configs,
 )
-from directory.services.server import DirectoryServer
 from directory.store.base import Incompatible, StoreAway
+from directory.supervisor import MOST_PROCESSES, Ports, Supervisor, serving_line
 from directory.toml_table import split_address
 from resolver.errors import KdirError
 from resolver.path import Path
+
+if TYPE_CHECKING:
+    from directory.cluster import Cluster
+    from directory.services.server import DirectoryServer
 
 __all__ = ["main"]
 
@@ -44,6 +49,7 @@ examples:
       serve a running Kafka cluster's topics under their own names; changes nothing in Kafka
   kdir server --config /etc/kdir/la-tracking.toml
   kdir server --config /etc/kdir/            every *.toml in the folder, in one process
+  kdir server --config la.toml --processes 4  four processes, one port, one store
   kdir server --check --config server.toml   say what it would do, and do nothing
 """
 
@@ -77,6 +83,15 @@ def _parser() -> argparse.ArgumentParser:
         "--store", metavar="ADDRESS", help="default: an sqlite file in the state folder"
     )
     parser.add_argument("--site", metavar="NAME", help="the site that it belongs to")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="so many processes share the port and the store; default 1",
+    )
+    # What the supervisor tells the processes that it starts: where to listen, by key.
+    parser.add_argument("--bound", action="append", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help="validate, say what it would do, end")
     parser.add_argument(
         "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR")
@@ -86,18 +101,28 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM or SIGINT."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(given)
     logging.basicConfig(
         level=options.log_level,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
     try:
+        if not 1 <= options.processes <= MOST_PROCESSES:
+            raise ConfigError(
+                f"--processes: found {options.processes}; 1 to {MOST_PROCESSES} would be right"
+            )
         configs = _configs(options)
         if options.check:
             for config in configs:
-                sys.stdout.write(_intent(config) + "\n")
+                sys.stdout.write(_intent(config, options.processes) + "\n")
             return 0
+        if options.bound:
+            bound = dict(one.split("=", 1) for one in options.bound)
+            return _run(configs, bound)
+        if options.processes > 1:
+            return _supervise(configs, given, options.processes)
         return _run(configs)
     except (ConfigError, Incompatible, KdirError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -138,7 +163,7 @@ def _addresses(flag: str, text: str) -> tuple[str, ...]:
     return found
 
 
-def _intent(config: ServerConfig) -> str:
+def _intent(config: ServerConfig, processes: int) -> str:
     kafka = config.kafka
     allowed = (
         ", ".join(sorted(kafka.ceiling)) if kafka and kafka.ceiling else "nothing: it observes"
@@ -147,6 +172,8 @@ def _intent(config: ServerConfig) -> str:
         f"{config.cluster}: would serve {config.mount} on {config.listen} from {config.store}",
         f"  parent: {', '.join(config.parent) or 'none'}",
     ]
+    if processes > 1:
+        lines.append(f"  processes: {processes}, sharing the port")
     if kafka is not None:
         lines.append(f"  kafka:  {', '.join(kafka.bootstrap)}; may change there: {allowed}")
     lines += [
@@ -155,24 +182,51 @@ def _intent(config: ServerConfig) -> str:
     return "\n".join(lines)
 
 
-def _run(configs: Sequence[ServerConfig]) -> int:
+def _supervise(configs: Sequence[ServerConfig], arguments: Sequence[str], count: int) -> int:
+    for listen in dict.fromkeys(config.listen for config in configs):
+        _check_free(listen)
+    with Ports() as ports:
+        for config in configs:
+            key = _own_address(config)
+            if key not in ports.addresses:
+                ports.hold(key, config.listen)
+        return Supervisor(
+            arguments,
+            count,
+            ports.addresses,
+            clusters=len(configs),
+            drain_seconds=max(config.limits.drain_seconds for config in configs),
+            out=sys.stdout,
+        ).run()
+
+
+def _run(configs: Sequence[ServerConfig], bound: Mapping[str, str] | None = None) -> int:
+    """Serves in this process. ``bound``: where, by ``_own_address``, as one of several."""
+    # Heavy, and nothing for a supervisor or a check.
+    from directory.cluster import Cluster
+    from directory.services.server import DirectoryServer
+
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    if bound is not None:
+        threading.Thread(target=_end_with_supervisor, args=(stop,), daemon=True).start()
     servers: list[DirectoryServer] = []
     addresses: dict[str, str] = {}
     clusters: list[Cluster] = []
     try:
         by_listen: dict[str, list[Cluster]] = {}
-        for listen in dict.fromkeys(config.listen for config in configs):
-            _check_free(listen)
+        if bound is None:
+            for listen in dict.fromkeys(config.listen for config in configs):
+                _check_free(listen)
         for config in configs:
             _make_default_folder(config)
             cluster = Cluster.open(config, partial(_endpoints, config, addresses))
             clusters.append(cluster)
             by_listen.setdefault(_own_address(config), []).append(cluster)
         for key, behind in by_listen.items():
-            server = DirectoryServer(behind, behind[0].config.listen)
+            listen = behind[0].config.listen if bound is None else _bound_at(bound, key)
+            server = DirectoryServer(behind, listen, shared=bound is not None)
             servers.append(server)
             addresses[key] = server.address
         for cluster in clusters:
@@ -181,10 +235,9 @@ def _run(configs: Sequence[ServerConfig]) -> int:
             server.start()
         for cluster in clusters:
             # One line that scripts can wait for and read the port from.
-            sys.stdout.write(
-                f"serving {cluster.config.mount} ({cluster.config.cluster} {cluster.cluster_id}) "
-                f"on {addresses[_own_address(cluster.config)]}\n"
-            )
+            at = addresses[_own_address(cluster.config)]
+            name, mount = cluster.config.cluster, cluster.config.mount
+            sys.stdout.write(serving_line(mount, name, cluster.cluster_id, at) + "\n")
             sys.stdout.flush()
         stop.wait()
         _log.info("draining")
@@ -194,6 +247,27 @@ def _run(configs: Sequence[ServerConfig]) -> int:
         for cluster in clusters:
             cluster.stop()
     return 0
+
+
+def _bound_at(bound: Mapping[str, str], key: str) -> str:
+    try:
+        return bound[key]
+    except KeyError:
+        raise ConfigError(
+            f"listen: {key} is not among what the supervisor listens on; was the config changed? "
+            f"restart all of kdir server"
+        ) from None
+
+
+def _end_with_supervisor(stop: threading.Event) -> None:
+    """The supervisor holds the other end of standard input, and writes nothing: an end of it is
+    the end of the supervisor, whatever became of it.
+    """
+    with contextlib.suppress(OSError):
+        # Not by sys.stdin: its lock, held by a thread, aborts the interpreter at its end.
+        while os.read(0, 1024):
+            pass
+    stop.set()
 
 
 def _check_free(listen: str) -> None:

@@ -57,8 +57,10 @@ def eventually(look: Callable[[], T], timeout_seconds: float = 20.0) -> T:
 class Server(DirectoryProcess):
     """A directory server process, with stubs."""
 
-    def __init__(self, directory: Path, mount: str, settings: Mapping[str, Any]) -> None:
-        super().__init__(directory, mount, settings)
+    def __init__(
+        self, directory: Path, mount: str, settings: Mapping[str, Any], **options: Any
+    ) -> None:
+        super().__init__(directory, mount, settings, **options)
         self._channel: grpc.Channel | None = None
 
     @property

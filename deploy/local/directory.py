@@ -29,6 +29,7 @@ class DirectoryProcess:
         directory: where its config, log and store are; made if missing.
         mount: where its cluster hangs, such as ``/la/tracking``.
         settings: further keys of its config, tables as dicts (DESIGN §12).
+        processes: how many share its port.
         detached: whether it outlives this process (see ``process.stop_recorded``).
     """
 
@@ -39,6 +40,7 @@ class DirectoryProcess:
         settings: Mapping[str, Any] | None = None,
         *,
         port: int | None = None,
+        processes: int = 1,
         detached: bool = False,
     ) -> None:
         self.directory = directory
@@ -56,7 +58,10 @@ class DirectoryProcess:
             **(settings or {}),
         }
         self.process = LocalProcess(
-            [sys.executable, "-m", "directory", "--config", self.config],
+            [
+                *(sys.executable, "-m", "directory", "--config", self.config),
+                *(("--processes", str(processes)) if processes > 1 else ()),
+            ],
             directory / "server.log",
             detached=detached,
         )
