@@ -38,6 +38,7 @@ __all__ = [
     "Sealed",
     "Store",
     "StoreAway",
+    "StoreFull",
     "Transaction",
     "Watch",
     "Write",
@@ -47,6 +48,12 @@ __all__ = [
 class StoreAway(Exception):
     """The store did not answer in time, or could not be reached. Whether a commit that ends so had
     an effect is not known: ask again with the same request id.
+    """
+
+
+class StoreFull(StoreAway):
+    """The store has no room left, so it takes no writes until an operator made some; nothing was
+    written. Reads go on.
     """
 
 
