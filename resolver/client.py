@@ -64,6 +64,7 @@ class Resolver:
         watch: follow the changes of the clusters that answer, so that what was resolved once is
             given again without a call, and changes are seen as they happen.
         transport: how to reach servers; given, it is the caller's to close.
+        health: how servers fared, for a caller who remembers it; by default nothing is known.
         allow: which endpoints of referrals may be asked; by default all but special addresses,
             and this machine only when all of ``servers`` are on it.
         clock: seconds that never go back.
@@ -84,6 +85,7 @@ class Resolver:
         cache_file: str | os.PathLike[str] | None = None,
         watch: bool = False,
         transport: Transport | None = None,
+        health: Health | None = None,
         allow: AllowList | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -95,7 +97,7 @@ class Resolver:
         self._allow = allow or AllowList.beside(start)
         self._owns_transport = transport is None
         self._transport: Transport = transport if transport is not None else GrpcTransport()
-        self._health = Health(clock)
+        self._health = health or Health(clock)
         positions = Positions()
         self._cache = Cache(clock, max_entries=max_entries, principal=principal)
         self._lookups = Lookups(

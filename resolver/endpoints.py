@@ -16,7 +16,15 @@ from typing import Final, NamedTuple
 
 from resolver.errors import InvalidArgument
 
-__all__ = ["AllowList", "Endpoint", "Health", "parse_endpoint", "parse_servers"]
+__all__ = [
+    "LEAST_SECONDS",
+    "AllowList",
+    "Endpoint",
+    "Health",
+    "parse_endpoint",
+    "parse_servers",
+    "patience",
+]
 
 _NAME = re.compile(
     r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
@@ -34,6 +42,19 @@ FAILED_SECONDS: Final = 2.0
 """For so long a server that did not answer is asked after the others."""
 LAME_SECONDS: Final = 10.0
 """For so long a server that answered wrongly is asked after the others (R3)."""
+SLOW_SECONDS: Final = 30.0
+"""For so long one that neither answered nor refused is asked after the others: to find that out
+costs time, while one that refuses says so at once."""
+GOOD_SECONDS: Final = 600.0
+"""For so long one that answered is asked first; then the choice is free again, so that those who
+fled from a server that was restarted come back to it."""
+FIRST_TRY_SECONDS: Final = 0.5
+"""A server that can be asked again after the others is given so long at first: a healthy one needs
+some milliseconds, and a first connection across an ocean three round trips."""
+_BATCH_PATHS_A_SECOND: Final = 2_000.0
+"""A large batch takes its time: the answer has to travel, too."""
+LEAST_SECONDS: Final = 0.01
+"""No call is given less: it could not even be sent."""
 _MOST_REMEMBERED: Final = 1000
 
 
@@ -195,6 +216,18 @@ class AllowList:
         return ""
 
 
+def patience(left_seconds: float, share: float, *, hurried: bool = False, paths: int = 1) -> float:
+    """How long to wait for one server: its share of the time left, and where others of its kind
+    were not asked yet (``hurried``) not longer than a healthy one needs. The habit is a DNS stub
+    resolver's: a short first round, a longer second one; so one that hangs, with its port still
+    open, costs half a second and not half of the deadline.
+    """
+    part = left_seconds * share
+    if hurried:
+        part = min(part, left_seconds / 4, FIRST_TRY_SECONDS + paths / _BATCH_PATHS_A_SECOND)
+    return max(part, LEAST_SECONDS)
+
+
 class Health:
     """How servers fared lately: the order in which those that are all alike are asked.
 
@@ -210,23 +243,27 @@ class Health:
         self._clock = clock
         self._shuffle = shuffle
         self._bad_until: dict[str, float] = {}
-        self._good: dict[str, None] = {}
+        self._good_until: dict[str, float] = {}
 
     def good(self, endpoint: str) -> None:
-        """It answered as it should; its connection stands, so it comes first from now on."""
-        if endpoint in self._good and not self._bad_until:
+        """It answered as it should; its connection stands, so it comes first for a while."""
+        if endpoint in self._good_until and not self._bad_until:
             return
         self._bad_until.pop(endpoint, None)
-        if len(self._good) >= _MOST_REMEMBERED:
-            self._good.clear()
-        self._good[endpoint] = None
+        if len(self._good_until) >= _MOST_REMEMBERED:
+            self._good_until.clear()
+        self._good_until.setdefault(endpoint, self._clock() + GOOD_SECONDS)
 
     def failed(self, endpoint: str, seconds: float = FAILED_SECONDS) -> None:
         """It did not answer."""
-        self._good.pop(endpoint, None)
+        self._good_until.pop(endpoint, None)
         if len(self._bad_until) >= _MOST_REMEMBERED:
             self._bad_until.clear()
         self._bad_until[endpoint] = self._clock() + seconds
+
+    def slow(self, endpoint: str) -> None:
+        """It said nothing for as long as it was given."""
+        self.failed(endpoint, SLOW_SECONDS)
 
     def lame(self, endpoint: str) -> None:
         """It answered wrongly."""
@@ -236,6 +273,11 @@ class Health:
         """Whether it failed, or was lame, a short time ago."""
         until = self._bad_until.get(endpoint)
         return until is not None and until > self._clock()
+
+    def troubles(self) -> dict[str, float]:
+        """The bad ones, each with the seconds for which it still counts as such."""
+        now = self._clock()
+        return {one: until - now for one, until in self._bad_until.items() if until > now}
 
     def order(self, endpoints: Sequence[str]) -> Sequence[str]:
         """Those that answered, then those never asked, in random order; at last the bad ones."""
@@ -247,12 +289,16 @@ class Health:
 
             self._shuffle = random.shuffle
         self._shuffle(shuffled)
+        now = self._clock()
+        # Forgotten all at once, or none would ever be asked but the one that is.
+        if any(until <= now for until in list(self._good_until.values())):
+            self._good_until.clear()
         return sorted(shuffled, key=self._rank)
 
     def _rank(self, endpoint: str) -> int:
         if self.is_bad(endpoint):
             return 2
-        return 0 if endpoint in self._good else 1
+        return 0 if endpoint in self._good_until else 1
 
 
 def _v6(text: str, host: str) -> str:

@@ -47,6 +47,8 @@ class Hop:
     endpoints: tuple[str, ...] = ()
     queue: list[str] = field(default_factory=list)
     """Those still to be asked."""
+    slow: set[str] = field(default_factory=set)
+    """Those that were set aside once, for they did not answer quickly."""
     again: dict[str, tuple[str, Position]] = field(default_factory=dict)
     """Those whose answer was older than what was seen of (cluster id, position)."""
     troubles: list[tuple[Trouble, KdirError]] = field(default_factory=list)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resolver import decode, errors
-from resolver.endpoints import Health
+from resolver.endpoints import LEAST_SECONDS, Health, patience
 from resolver.errors import KdirError
 from resolver.hop import Hop, Trouble, few, is_above
 from resolver.location import TopicLocation, location_of
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from kdir.v1 import resolve_pb2
 
 __all__ = ["Locator"]
-
-_LEAST_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +90,12 @@ class _Search:
 
     def _ask_all(self, hop: Hop) -> TopicLocation | Hop:
         """The location, or the servers to ask next."""
+        slow: set[str] = set()
         while hop.queue:
             endpoint = hop.queue.pop(0)
+            hurried = endpoint not in slow and any(one not in slow for one in hop.queue)
             left = self._deadline - self._locator.clock()
-            if left < _LEAST_SECONDS:
+            if left < LEAST_SECONDS:
                 raise errors.DeadlineExceeded(
                     f"cluster {self._request.cluster!r}: the time was over before {hop.named} "
                     "could be asked"
@@ -107,11 +107,17 @@ class _Search:
                     endpoint,
                     method("ResolveService.Locate"),
                     self._request,
-                    max(left / share, _LEAST_SECONDS),
+                    patience(left, 1 / share, hurried=hurried),
                 )
                 return self._judge(hop, endpoint, decode.one(response))
             except KdirError as error:
                 self.attempts.append(f"{endpoint} ({hop.way.value}): {error}")
+                if isinstance(error, errors.DeadlineExceeded):
+                    self._locator.health.slow(endpoint)
+                    if hurried:
+                        slow.add(endpoint)
+                        hop.queue.append(endpoint)
+                        continue
                 hop.troubles.append((self._trouble(hop, endpoint, error), error))
         raise hop.verdict(ROOT)
 
@@ -130,7 +136,9 @@ class _Search:
                 return Trouble.LAME
             case errors.NoRoute():
                 return Trouble.NO_ROUTE
-            case errors.Unavailable() | errors.DeadlineExceeded():
+            case errors.DeadlineExceeded():
+                return Trouble.UNREACHABLE
+            case errors.Unavailable():
                 self._locator.health.failed(endpoint)
                 return Trouble.UNREACHABLE
             case _:

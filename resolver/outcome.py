@@ -162,6 +162,9 @@ class Ask(NamedTuple):
     after: Position | None = None
     """The server's last reply was older than this, which was seen before."""
     after_cluster_id: str = ""
+    hurried: bool = False
+    """Others of the same hop were not asked yet: where this one does not answer quickly, it may be
+    set aside (``Resolution.postponed``) until they were."""
 
 
 class LinkStep(NamedTuple):

@@ -199,7 +199,10 @@ class Owners:
                 if not _another_may_say(error):
                     error.attempts = (*attempts, *error.attempts)
                     raise
-                self._health.failed(endpoint)
+                if isinstance(error, errors.DeadlineExceeded):
+                    self._health.slow(endpoint)
+                else:
+                    self._health.failed(endpoint)
                 last = _heavier(last, error)
             else:
                 self._health.good(endpoint)

@@ -193,6 +193,16 @@ class Resolution:
         self._note(ask, f"{error.message} ({error.reason})", elapsed_seconds)
         return self._classify(ask, error)
 
+    def postponed(self, elapsed_seconds: float = 0.0) -> Verdict:
+        """The asked server, ``hurried``, takes its time: the others of the hop first, then it
+        again, once, with all the time that is then left to it.
+        """
+        ask = self._take()
+        self._note(ask, f"no answer within {elapsed_seconds:.2f} s yet", elapsed_seconds)
+        self._hop.slow.add(ask.endpoint)
+        self._hop.queue.append(ask.endpoint)
+        return Verdict.FAILED
+
     def out_of_time(self) -> None:
         """The deadline of the whole is over."""
         if self._end is None:
@@ -221,6 +231,7 @@ class Resolution:
             recursive=self._rules.recursive and hop.way is Way.START,
             after=after,
             after_cluster_id=cluster_id,
+            hurried=endpoint not in hop.slow and any(one not in hop.slow for one in hop.queue),
         )
 
     def _shares(self) -> int:

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resolver.combine import MAX_BATCH, Combiner, Options, ask_together
-from resolver.endpoints import Health
-from resolver.errors import KdirError
+from resolver.endpoints import LEAST_SECONDS, Health, patience
+from resolver.errors import DeadlineExceeded, KdirError
 from resolver.outcome import Ask, Reply, Sender, Verdict
 from resolver.path import Path
 from resolver.resolution import Resolution, Rules
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Positions", "Question", "Walker"]
 
-_LEAST_SECONDS: Final = 0.01
-"""No call is given less: it could not even be sent."""
 _MOST_PARALLEL: Final = 32
 _MOST_COMBINERS: Final = 1000
 
@@ -100,14 +98,15 @@ class Walker:
         walk = Resolution(path, rules)
         while isinstance(step := walk.next(), Ask):
             left = deadline - self._clock()
-            if left < _LEAST_SECONDS:
+            if left < LEAST_SECONDS:
                 walk.out_of_time()
                 break
             floor = self.positions.current
             started = self._clock()
+            timeout_seconds = patience(left, step.share, hurried=step.hurried)
             try:
                 combiner = self._combiner(step.endpoint, question.options(step))
-                reply: Reply | KdirError = combiner.ask(step.path, _part(left, step.share))
+                reply: Reply | KdirError = combiner.ask(step.path, timeout_seconds)
             except KdirError as error:
                 reply = error
             self._tell(walk, step, reply, floor, self._clock() - started)
@@ -147,8 +146,8 @@ class Walker:
         self, walks: Sequence[Resolution], question: Question, deadline: float
     ) -> list[_Group]:
         """The next question of each walk that has one, by who is asked."""
-        late = deadline - self._clock() < _LEAST_SECONDS
-        groups: dict[tuple[str, Options], _Group] = {}
+        late = deadline - self._clock() < LEAST_SECONDS
+        groups: dict[tuple[str, Options, bool], _Group] = {}
         full: list[_Group] = []
         for walk in walks:
             step = walk.next()
@@ -157,7 +156,7 @@ class Walker:
             if late:
                 walk.out_of_time()
                 continue
-            key = (step.endpoint, question.options(step))
+            key = (step.endpoint, question.options(step), step.hurried)
             group = groups.setdefault(key, [])
             group.append((walk, step))
             if len(group) >= MAX_BATCH:
@@ -170,8 +169,13 @@ class Walker:
         first = group[0][1]
         floor = self.positions.current
         started = self._clock()
-        left = max(deadline - started, _LEAST_SECONDS)
-        share = max(step.share for _, step in group)
+        left = max(deadline - started, LEAST_SECONDS)
+        timeout_seconds = patience(
+            left,
+            max(step.share for _, step in group),
+            hurried=first.hurried,
+            paths=len(group),
+        )
         replies: Sequence[Reply | KdirError]
         try:
             replies = ask_together(
@@ -179,7 +183,7 @@ class Walker:
                 first.endpoint,
                 [step.path for _, step in group],
                 question.options(first),
-                _part(left, share),
+                timeout_seconds,
             )
         except KdirError as error:
             replies = [error.copy() for _ in group]
@@ -196,6 +200,10 @@ class Walker:
         floor: Mapping[str, Position],
         elapsed_seconds: float,
     ) -> None:
+        if isinstance(reply, DeadlineExceeded) and step.hurried:
+            walk.postponed(elapsed_seconds)
+            self._health.slow(step.endpoint)
+            return
         if isinstance(reply, KdirError):
             verdict = walk.failed(reply, elapsed_seconds)
         else:
@@ -206,7 +214,10 @@ class Walker:
             case Verdict.ACCEPTED:
                 self._health.good(step.endpoint)
             case Verdict.FAILED:
-                self._health.failed(step.endpoint)
+                if isinstance(reply, DeadlineExceeded):
+                    self._health.slow(step.endpoint)
+                else:
+                    self._health.failed(step.endpoint)
             case Verdict.LAME:
                 self._health.lame(step.endpoint)
             case Verdict.OLD:
@@ -220,7 +231,3 @@ class Walker:
                 self._combiners.clear()  # those under way live on with their callers
             combiner = self._combiners.setdefault(key, Combiner(self._transport, endpoint, options))
         return combiner
-
-
-def _part(left_seconds: float, share: float) -> float:
-    return max(left_seconds * share, _LEAST_SECONDS)

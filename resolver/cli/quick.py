@@ -26,9 +26,11 @@ _SHARE: Final = 0.25
 def whole_page(
     session: Session, path: str, *, kinds: Sequence[str] = (), include_system: bool = False
 ) -> directory_pb2.ListEntriesResponse | None:
-    """The directory's listing, if the first server owns it and one page holds all of it."""
+    """The directory's listing, if the asked server owns it and one page holds all of it."""
     from kdir.v1 import directory_pb2
 
+    from resolver.endpoints import patience
+    from resolver.errors import DeadlineExceeded, Unavailable
     from resolver.transport import method
 
     request = directory_pb2.ListEntriesRequest(
@@ -36,15 +38,20 @@ def whole_page(
         kinds=[f"ENTRY_KIND_{kind.upper()}" for kind in kinds],
         include_system=include_system,
     )
+    servers = session.health.order(session.servers())
+    asked = method("DirectoryService.ListEntries")
+    limit = patience(session.timeout_seconds, _SHARE, hurried=len(servers) > 1)
     try:
-        answer = session.transport.call(
-            session.servers()[0],
-            method("DirectoryService.ListEntries"),
-            request,
-            session.timeout_seconds * _SHARE,
-        )
+        answer = session.transport.call(servers[0], asked, request, limit)
+    except DeadlineExceeded:
+        session.health.slow(servers[0])
+        return None
+    except Unavailable:
+        session.health.failed(servers[0])
+        return None
     except KdirError:
         return None
+    session.health.good(servers[0])
     assert isinstance(answer, directory_pb2.ListEntriesResponse)  # noqa: S101 - the method's own
     mount = answer.authority.cluster.mount.rstrip("/")
     if answer.next_page_token or not f"{path}/".startswith(f"{mount}/"):

@@ -13,8 +13,10 @@ from resolver.cli.parser import Arguments, UsageError
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from resolver.cli.troubles import Troubles
     from resolver.client import Resolver
     from resolver.contexts import Context, Contexts
+    from resolver.endpoints import Health
     from resolver.errors import KdirError
     from resolver.path import Path
     from resolver.transport import Transport
@@ -80,6 +82,9 @@ class Session:
         self._transport = transport
         self._owns_transport = transport is None
         self._resolver: Resolver | None = None
+        self._health: Health | None = None
+        self._troubles: Troubles | None = None
+        self._remembered: dict[str, float] = {}
 
     # -- which servers ---------------------------------------------------------------------------
 
@@ -133,7 +138,10 @@ class Session:
             from resolver.client import Resolver
 
             self._resolver = Resolver(
-                self.servers(), timeout_seconds=self.timeout_seconds, transport=self.transport
+                self.servers(),
+                timeout_seconds=self.timeout_seconds,
+                transport=self.transport,
+                health=self.health,
             )
         return self._resolver
 
@@ -146,30 +154,73 @@ class Session:
             self._transport = GrpcTransport()
         return self._transport
 
+    @property
+    def health(self) -> Health:
+        """How servers fared, in this command and shortly before it."""
+        if self._health is None:
+            from resolver.endpoints import Health
+
+            self._health = Health()
+            if len(self.servers()) > 1:  # one server is asked first, however it fared
+                from resolver.cli.troubles import Troubles
+
+                self._troubles = Troubles()
+                self._remembered = self._troubles.load()
+                for endpoint, seconds in self._remembered.items():
+                    self._health.failed(endpoint, seconds)
+        return self._health
+
     def ask_any(self, method_name: str, request: Message) -> Any:
-        """Ask the servers that the user named, in order, until one answers.
+        """Ask the servers that the user named, those that fared well first, until one answers.
 
         Raises:
             KdirError: what the last one said; with all attempts where none answered.
         """
+        import time
+
+        from resolver.endpoints import patience
         from resolver.errors import DeadlineExceeded, Unavailable
         from resolver.transport import method
 
         wanted = method(method_name)
         attempts: list[str] = []
         last: KdirError | None = None
-        for server in self.servers():
+        deadline = time.monotonic() + self.timeout_seconds
+        servers = self.health.order(self.servers())
+        # Twice, where there are several: those that did not answer quickly have another turn.
+        turns = [(server, True) for server in servers[:-1]]
+        turns += [(server, False) for server in (*servers[-1:], *servers[:-1])]
+        refused: set[str] = set()
+        for position, (server, hurried) in enumerate(turns):
+            left = deadline - time.monotonic()
+            if server in refused or (left <= 0 and last is not None):
+                continue
+            share = 1 / min(len(turns) - position, 4)
             try:
-                return self.transport.call(server, wanted, request, self.timeout_seconds)
-            except (Unavailable, DeadlineExceeded) as error:
+                limit = patience(left, share, hurried=hurried)
+                answer = self.transport.call(server, wanted, request, limit)
+            except DeadlineExceeded as error:
+                self.health.slow(server)
                 attempts.append(f"{server}: {error}")
                 last = error
+            except Unavailable as error:
+                self.health.failed(server)
+                refused.add(server)
+                attempts.append(f"{server}: {error}")
+                last = error
+            else:
+                self.health.good(server)
+                return answer
         assert last is not None  # noqa: S101 - there is always a server
         last.attempts = tuple(attempts)
         raise last
 
     def close(self) -> None:
         """Give back what was opened."""
+        if self._health is not None and self._troubles is not None:
+            now = self._health.troubles()
+            if now.keys() != self._remembered.keys():
+                self._troubles.save(now)
         if self._resolver is not None:
             self._resolver.close()
         if self._transport is not None and self._owns_transport:
