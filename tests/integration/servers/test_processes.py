@@ -1,0 +1,224 @@
+"""``kdir server --processes N``: one port and one store, several processes, one supervisor."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from kdir.v1 import (
+    directory_pb2,
+    directory_pb2_grpc,
+    entry_pb2,
+    resolve_pb2,
+    resolve_pb2_grpc,
+    watch_pb2,
+)
+
+from deploy.local.process import LocalProcess
+from tests.federation import Server, eventually
+
+Start = Callable[..., Server]
+
+
+@contextmanager
+def connection(address: str) -> Iterator[grpc.Channel]:
+    """A connection of its own: the kernel gives it to one of the processes."""
+    with grpc.insecure_channel(address, (("grpc.use_local_subchannel_pool", 1),)) as channel:
+        yield channel
+
+
+def resolve(address: str, path: str, token: str = "") -> resolve_pb2.ResolveResponse:
+    with connection(address) as channel:
+        stub = resolve_pb2_grpc.ResolveServiceStub(channel)
+        request = resolve_pb2.ResolveRequest(path=path, token=token)
+        answer: resolve_pb2.ResolveResponse = stub.Resolve(request, timeout=20)
+        return answer
+
+
+def answering(server: Server, calls: int = 24) -> Counter[str]:
+    """Which processes answer, by as many new connections."""
+    return Counter(resolve(server.address, "/la").authority.server for _ in range(calls))
+
+
+def workers(server: Server) -> list[int]:
+    """The pids of the processes below the supervisor."""
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+    return [int(pid) for pid in children.read_text().split()]
+
+
+def test_new_connections_spread_over_the_processes_of_one_port(start: Start) -> None:
+    server = start("/la", processes=3)
+    eventually(lambda: len(answering(server)) == 3)
+    assert len(workers(server)) == 3
+    lines = [line for line in server.process.log.read_text().splitlines() if "serving /" in line]
+    assert len(lines) == 1, "one line for all, as with one process"
+
+
+def test_a_token_of_one_process_is_honoured_by_the_others(start: Start) -> None:
+    server = start("/la", processes=2)
+    told: Counter[str] = Counter()
+    for number in range(60):
+        path = f"/la/d{number}"
+        with connection(server.address) as channel:
+            stub = directory_pb2_grpc.DirectoryServiceStub(channel)
+            entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+            request = directory_pb2.CreateEntryRequest(path=path, entry=entry)
+            written = stub.CreateEntry(request, timeout=20)
+        found = resolve(server.address, path, written.token)
+        assert found.outcome.WhichOneof("kind") == "resolution", path
+        wrote, read = written.authority.server, found.authority.server
+        told["same" if wrote == read else "other"] += 1
+    # By chance it would be all the same process once in 2 to the 60.
+    assert told["other"] > 0, told
+
+
+def test_a_process_that_dies_is_started_again_and_the_others_go_on(start: Start) -> None:
+    server = start("/la", processes=2)
+    server.mkdir("/la/x")
+    before = workers(server)
+    os.kill(before[0], signal.SIGKILL)
+    for _ in range(10):
+        with connection(server.address) as channel:
+            stub = resolve_pb2_grpc.ResolveServiceStub(channel)
+            request = resolve_pb2.ResolveRequest(path="/la/x")
+            # The dead one's connections are refused by nobody: its socket went with it.
+            assert stub.Resolve(request, timeout=20, wait_for_ready=True).outcome.HasField(
+                "resolution"
+            )
+    eventually(lambda: len(set(workers(server)) - set(before)) == 1)
+    eventually(lambda: len(answering(server)) == 2)
+    log = server.process.log.read_text()
+    assert re.search(rf"server process \d \(pid {before[0]}\) ended by SIGKILL", log)
+    assert server.process.running
+
+
+def test_port_0_is_one_free_port_for_all(tmp_path: Path) -> None:
+    config = tmp_path / "la.toml"
+    config.write_text(
+        f'mount = "/la"\nlisten = "127.0.0.1:0"\nstore = "sqlite:///{tmp_path}/s.sqlite"\n'
+    )
+    command = [sys.executable, "-m", "directory", "--config", config, "--processes", "2"]
+    process = LocalProcess(command, tmp_path / "log")
+    process.start()
+    try:
+        process.await_ready(lambda: "serving /la" in process.log.read_text(), 30)
+        (address,) = re.findall(r"serving /la .* on (\S+)", process.log.read_text())
+        servers: set[str] = set()
+
+        def both_answer() -> bool:
+            servers.add(resolve(address, "/la").authority.server)
+            return len(servers) == 2
+
+        eventually(both_answer)
+    finally:
+        process.stop()
+
+
+def test_G10_sigterm_ends_all_of_them_and_the_exit_code_is_0(start: Start) -> None:
+    server = start("/la", processes=2)
+    children = workers(server)
+    stream = server.watch_stub().Watch(watch_pb2.WatchRequest(path="/la", checkpoint_seconds=1))
+    assert next(stream).HasField("authority")
+    popen: Any = server.process._server
+    os.kill(server.process.pid, signal.SIGTERM)
+    assert popen.wait(30) == 0
+    with pytest.raises(grpc.RpcError):
+        list(stream)
+    for pid in children:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_processes_without_their_supervisor_end(start: Start) -> None:
+    server = start("/la", processes=2)
+    children = workers(server)
+    os.kill(server.process.pid, signal.SIGKILL)
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "directory", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def one_sentence(ended: subprocess.CompletedProcess[str]) -> str:
+    assert ended.returncode == 2, ended
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def test_what_cannot_be_used_is_said_once_and_ends_it_at_once(tmp_path: Path) -> None:
+    two = ("--processes", "2")
+    config = tmp_path / "la.toml"
+    config.write_text("mont = '/la'\n")
+    assert "'mount'" in one_sentence(run("--config", str(config), *two))
+    (tmp_path / "other.sqlite").write_text("this is no database, whatever it says it is\n" * 99)
+    config.write_text(
+        f'mount = "/la"\nlisten = "127.0.0.1:0"\nstore = "sqlite:///{tmp_path}/other.sqlite"\n'
+    )
+    assert "database" in one_sentence(run("--config", str(config), *two))
+    assert "1 to 64" in one_sentence(run("--mount", "/la", "--processes", "0"))
+    assert "1 to 64" in one_sentence(run("--mount", "/la", "--processes", "65"))
+
+
+def test_servers_that_do_not_belong_together_share_no_port(start: Start, tmp_path: Path) -> None:
+    server = start("/la", processes=2)
+    for processes in ("1", "2"):
+        config = tmp_path / "other.toml"
+        config.write_text(
+            f'mount = "/ny"\nlisten = "{server.address}"\n'
+            f'store = "sqlite:///{tmp_path}/ny.sqlite"\n'
+        )
+        line = one_sentence(run("--config", str(config), "--processes", processes))
+        assert server.address in line
+        assert not (tmp_path / "ny.sqlite").exists(), "nothing was touched"
+    alone = start("/ny", name="ny", store=f"sqlite:///{tmp_path}/alone.sqlite")
+    ended = run(
+        *("--mount", "/x", "--listen", alone.address, "--processes", "2"),
+        *("--store", f"sqlite:///{tmp_path}/x.sqlite"),
+    )
+    assert alone.address in one_sentence(ended)
+
+
+def test_two_supervisors_that_start_at_once_do_not_share_a_port(tmp_path: Path) -> None:
+    """Before either listens, the bind alone would let both in."""
+    from directory.supervisor import Ports
+    from directory.toml_table import ConfigError
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with Ports() as ports, pytest.raises(ConfigError, match="Address already in use"):
+            ports.hold("a", listen)
+    with Ports() as one, Ports() as other:
+        one.hold("a", listen)
+        with pytest.raises(ConfigError, match="Address already in use"):
+            other.hold("a", listen)
+    with Ports() as again:
+        again.hold("a", listen)
+        assert again.addresses == {"a": listen}
+
+
+def test_check_says_how_many(tmp_path: Path) -> None:
+    ended = run(
+        *("--check", "--mount", "/la", "--processes", "4"),
+        *("--store", f"sqlite:///{tmp_path}/s.sqlite"),
+    )
+    assert ended.returncode == 0
+    assert "processes: 4" in ended.stdout
