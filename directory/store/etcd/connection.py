@@ -235,6 +235,18 @@ class EtcdConnection:
         """
         return self._member(number).channel
 
+    def dial(self, number: int) -> grpc.Channel:
+        """A new channel to one endpoint, of the caller's own, who closes it: one that a watch gave
+        up is not to be waited for when its member is back.
+
+        Raises:
+            StoreAway: closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreAway(f"{self}: closed")
+        return self._dial(number)
+
     def metadata(self, number: int, timeout_seconds: float) -> Metadata:
         """What every call carries: that a leader is required, and who asks. Logs in at that
         endpoint if need be.
@@ -296,13 +308,7 @@ class EtcdConnection:
             return member
 
     def _connect(self, number: int) -> _Member:
-        files = self.address.tls_files()  # as they are now: certificates are renewed
-        if files is None:
-            channel = grpc.insecure_channel(self._endpoint(number), _OPTIONS)
-        else:
-            ca, cert, key = files
-            credentials = grpc.ssl_channel_credentials(ca, key, cert)
-            channel = grpc.secure_channel(self._endpoint(number), credentials, _OPTIONS)
+        channel = self._dial(number)
         return _Member(
             channel,
             self._clock(),
@@ -311,6 +317,14 @@ class EtcdConnection:
             etcdrpc.AuthStub(channel),
             etcdrpc.MaintenanceStub(channel),
         )
+
+    def _dial(self, number: int) -> grpc.Channel:
+        files = self.address.tls_files()  # as they are now: certificates are renewed
+        if files is None:
+            return grpc.insecure_channel(self._endpoint(number), _OPTIONS)
+        ca, cert, key = files
+        credentials = grpc.ssl_channel_credentials(ca, key, cert)
+        return grpc.secure_channel(self._endpoint(number), credentials, _OPTIONS)
 
     def _read(
         self,

@@ -1,0 +1,315 @@
+"""What a follower of one cluster's keys in etcd makes of each answer; refuses to do I/O.
+
+Every transaction writes ``meta/commit``, so that key's version counts the cluster's commits. That
+is what is trusted, more than the order and wholeness of what a watch sends: a commit event that is
+not the next one shows that events were lost, and a linearizable read of the key says whether all
+was seen, and up to which revision nothing of ours happened. So no progress notification is needed,
+which has been sent ahead of its events (etcd 15220). Further faults of that kind: RELIABILITY §1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from directory.store.base import Changes, Identity, Put, Remove, Write
+
+__all__ = [
+    "COMMIT",
+    "IDENTITY",
+    "META",
+    "ROWS",
+    "Behind",
+    "Event",
+    "Follower",
+    "Gone",
+    "Head",
+    "Refused",
+    "Response",
+    "Step",
+    "Verdict",
+]
+
+META: Final = b"meta/"
+COMMIT: Final = META + b"commit"
+IDENTITY: Final = META + b"identity"
+ROWS: Final = b"kv/"
+_LOGIN: Final = ("invalid auth token", "revision of auth store is old", "user name is empty")
+"""What etcd says of a token that it does not know, or not any more."""
+
+
+class Event(NamedTuple):
+    """One key in one revision. ``key`` is without the cluster's prefix; value None = removed."""
+
+    revision: int
+    key: bytes
+    value: bytes | None
+    version: int
+    """How often the key was written since it was made; 0 when it is removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a watch stream sent (etcd's ``WatchResponse``)."""
+
+    etcd_cluster: int
+    revision: int
+    """Of the member's store. Not of the events: these may be older, and more may follow."""
+    events: tuple[Event, ...] = ()
+    fragment: bool = False
+    """The rest of it comes in the next response."""
+    created: bool = False
+    canceled: bool = False
+    compacted: int = 0
+    """The oldest revision that is kept, where that is why it was canceled."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What ``meta/`` held at a revision, by a linearizable read."""
+
+    etcd_cluster: int
+    revision: int
+    commit_id: str = ""
+    commit_revision: int = 0
+    commit_version: int = 0
+    """How many commits there were; 0 = none yet."""
+    identity: bytes | None = None
+    born: int = 0
+    """The revision in which the cluster's keys were begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What was followed cannot be followed on: load again. ``alarm``: an operator should know."""
+
+    reason: str
+    alarm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """etcd does not let us. ``login``: a new token may help."""
+
+    reason: str
+    login: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """This stream is not to be trusted on: look again, at another member."""
+
+    reason: str
+
+
+Verdict = Gone | Refused | Behind
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What came of an answer: changes to apply, then whether the stream is to be given up."""
+
+    changes: tuple[Changes, ...] = ()
+    verdict: Verdict | None = None
+
+
+class Follower:
+    """Where a watch is, from what it was told. ``revision`` and ``commit_id`` are of what it gave
+    out last; whoever holds it must apply all changes, in order.
+    """
+
+    def __init__(
+        self,
+        after: int,
+        commit_id: str,
+        identity: Identity,
+        read_identity: Callable[[bytes], Identity],
+    ) -> None:
+        """Begins after a revision at which ``commit_id`` was the last commit, or where none was.
+
+        ``read_identity`` reads the value of ``meta/identity``; ValueError when it cannot.
+        """
+        self.revision = after
+        self.commit_id = commit_id
+        self.identity = identity
+        """As it was last seen; of the same incarnation as at first."""
+        self.ignored = 0
+        """Events that came again."""
+        self._read_identity: Final = read_identity
+        self._etcd_cluster = 0
+        self._commits: int | None = None  # up to `revision`; unknown until a head was examined
+        self._checked = after  # nothing was committed after `revision`, up to here
+        self._parts: dict[int, dict[bytes, Event]] = {}  # of revisions that are not whole yet
+        self._lost_at = -1  # where events were found to be missing
+
+    # -- looking, before and while a stream is open ------------------------------------------
+
+    @property
+    def start(self) -> int:
+        """The revision that a stream is to begin with. Others may have written much since the last
+        commit, and compacted it: what is known to hold nothing of ours is not asked for.
+        """
+        return self._checked + 1
+
+    def examine(self, head: Head) -> Gone | int | None:
+        """Whether the store that answers is the one that was followed. An int: only what ``meta/``
+        held at that revision can tell; give that to ``examine_past``.
+        """
+        gone = self.other_life(head, self.revision)
+        if gone is not None:
+            return gone
+        if head.commit_revision <= self.revision:
+            return self._same_commit(head)
+        if self.revision == 0:  # no read answers as of 0: there was nothing of ours
+            self._commits, self._checked = 0, max(self._checked, head.born - 1)
+            return None
+        return self._checked
+
+    def examine_past(self, past: Head | None) -> Gone | None:
+        """``past``: what ``meta/`` held at the revision that ``examine`` named; None: not kept."""
+        if past is None:
+            return Gone(f"revision {self.revision} is not kept")
+        return self._same_commit(past)
+
+    def other_life(self, head: Head, since: int) -> Gone | None:
+        """Whether ``head``, read when ``revision`` was ``since``, is of another store."""
+        gone = self._other_cluster(head.etcd_cluster)
+        if gone is None and head.revision < since:
+            gone = Gone(
+                f"etcd is at revision {head.revision}, and was at {since}: an older snapshot was "
+                "restored",
+                alarm=True,
+            )
+        return gone or self._note_identity(head.identity)
+
+    def _same_commit(self, head: Head) -> Gone | None:
+        commits = head.commit_version if self._commits is None else self._commits
+        if (head.commit_id, head.commit_version) != (self.commit_id, commits):
+            return Gone(f"revision {self.revision} is another commit there", alarm=True)
+        self._commits = head.commit_version
+        self._checked = max(self._checked, head.revision)
+        return None
+
+    def _other_cluster(self, etcd_cluster: int) -> Gone | None:
+        if self._etcd_cluster and etcd_cluster != self._etcd_cluster:
+            return Gone(
+                f"etcd cluster {etcd_cluster:x} answers, and it was {self._etcd_cluster:x}",
+                alarm=True,
+            )
+        self._etcd_cluster = etcd_cluster
+        return None
+
+    def _note_identity(self, value: bytes | None) -> Gone | None:
+        if value is None:
+            return Gone("the cluster's identity was removed", alarm=True)
+        try:
+            found = self._read_identity(value)
+        except ValueError as error:
+            return Gone(f"the store's identity cannot be read: {error}", alarm=True)
+        if found.incarnation != self.identity.incarnation:
+            return Gone(f"a new life of the store began, {found.incarnation}")
+        if found.partial:
+            return Gone(f"the store is {found.sealed}")
+        self.identity = found
+        return None
+
+    def has_seen(self, head: Head) -> bool:
+        """Whether everything that was committed when ``head`` was read was given out."""
+        if self._commits is None or self._commits < head.commit_version:
+            return False
+        self._checked = max(self._checked, head.revision)
+        return True
+
+    # -- the stream --------------------------------------------------------------------------
+
+    def begin(self) -> int:
+        """A new stream is opened; from which revision on."""
+        self._parts.clear()
+        return self.start
+
+    def take(self, response: Response) -> Step:
+        """What the stream sent next. After a verdict the stream must be closed."""
+        verdict = self._refusal(response)
+        if verdict is not None:
+            return Step((), verdict)
+        if response.revision < self.revision:
+            return Step(
+                (),
+                Behind(f"a member at revision {response.revision}, we are at {self.revision}"),
+            )
+        self._collect(response.events)
+        return self._release(whole=not response.fragment)
+
+    def _refusal(self, response: Response) -> Verdict | None:
+        gone = self._other_cluster(response.etcd_cluster)
+        if gone is not None or not response.canceled:
+            return gone
+        if response.compacted:
+            return Gone(f"compacted up to {response.compacted}; we are at {self.revision}")
+        reason = response.reason or "etcd ended the watch without a reason"
+        return Refused(reason, login=any(words in reason for words in _LOGIN))
+
+    def _collect(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.revision <= self.revision:
+                self.ignored += 1
+            else:
+                self._parts.setdefault(event.revision, {})[event.key] = event
+
+    def _release(self, *, whole: bool) -> Step:
+        """Gives out the revisions that are complete: of a fragment all but the last one."""
+        revisions = sorted(self._parts)
+        changes: list[Changes] = []
+        for revision in revisions if whole else revisions[:-1]:
+            found = self._changes(revision, self._parts.pop(revision))
+            match found:
+                case Changes():
+                    changes.append(found)
+                case None:
+                    pass
+                case _:
+                    return Step(tuple(changes), found)
+        return Step(tuple(changes))
+
+    def _changes(self, revision: int, events: dict[bytes, Event]) -> Changes | Verdict | None:
+        identity = events.pop(IDENTITY, None)
+        if identity is not None:
+            gone = self._note_identity(identity.value)
+            if gone is not None:
+                return gone
+        commit = events.pop(COMMIT, None)
+        if commit is not None:
+            verdict = self._next_commit(commit)
+            if verdict is not None:
+                return verdict
+        writes = tuple(_writes(events.values()))
+        if commit is None and not writes:
+            return None
+        self.revision = revision
+        self._checked = max(self._checked, revision)
+        return Changes(revision, self.commit_id, writes)
+
+    def _next_commit(self, commit: Event) -> Verdict | None:
+        if commit.value is None:
+            return Gone("the cluster's keys were removed", alarm=True)
+        if self._commits is not None and commit.version != self._commits + 1:
+            reason = (
+                f"revision {commit.revision} is commit {commit.version}; after revision "
+                f"{self.revision} commit {self._commits + 1} was to come"
+            )
+            if self._lost_at == self.revision:
+                return Gone(f"etcd lost events twice: {reason}", alarm=True)
+            self._lost_at = self.revision
+            return Behind(f"etcd lost events: {reason}")
+        self._commits = commit.version
+        self.commit_id = commit.value.decode("ascii", "replace")
+        return None
+
+
+def _writes(events: Iterable[Event]) -> Iterable[Write]:
+    for event in events:
+        if event.key.startswith(ROWS):
+            key = event.key[len(ROWS) :]
+            yield Remove(key) if event.value is None else Put(key, event.value)

@@ -1,0 +1,413 @@
+"""Follows one cluster's commits in etcd, from member to member; refuses to judge what it is told.
+
+That is ``following.py``, without I/O. Here are connections, waiting and patience. All of it happens
+in the thread that calls ``next``; one thread per open stream reads ahead, and ends with it.
+
+A member that is dead, paused or cut off, from us or from its quorum, is found by asking: whenever
+nothing has come for ``ask_seconds``, a linearizable read of ``meta/commit`` is made over the
+stream's own connection. Its answer proves a quorum behind that member, and says how many commits
+there are; a stream that then does not bring them is as dead as one whose question has no answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, assert_never
+
+import grpc
+
+from directory.store.base import Changes, HistoryGone, Identity, StoreAway
+from directory.store.etcd.failures import Trouble, trouble_of, words
+from directory.store.etcd.following import Behind, Follower, Gone, Head, Refused, Verdict
+from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.layout import Layout
+from directory.store.etcd.stream import Metadata, Stream, head_of, head_request, response_of
+
+__all__ = ["EtcdWatch", "Members", "Patience"]
+
+_log = logging.getLogger(__name__)
+
+_ENOUGH_WRITES: Final = 20_000  # so many at once are handed out, but whole responses
+_CLOSE_SECONDS: Final = 2.0
+
+
+class Members(Protocol):
+    """The members of an etcd cluster, and what lets us in (``connection.py``)."""
+
+    @property
+    def endpoints(self) -> Sequence[str]:
+        """``host:port`` of each."""
+
+    def dial(self, number: int) -> grpc.Channel:
+        """A new connection to one member, of the caller's own, who closes it.
+
+        Raises:
+            StoreAway: everything is closed.
+        """
+
+    def metadata(self, number: int, timeout_seconds: float) -> Metadata:
+        """What every call carries: that a leader is required, without which a member that lost its
+        quorum is silent; and who asks, which may need a login.
+
+        Raises:
+            StoreAway: no login, for now or for good.
+        """
+
+    def forget_token(self, used: str | None = None) -> None:
+        """The next metadata need a new login, if ``used`` is still what they hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for what."""
+
+    ask_seconds: float = 1.0
+    """Nothing came for so long: ask whether everything has come."""
+    answer_seconds: float = 2.0
+    """A question, or what it showed to be missing, is not answered for so long: another member."""
+    silence_seconds: float = 4.0
+    """No member has shown that it is there for so long: the store is away. More than the two above,
+    so that a member that fails is replaced before anybody is told.
+    """
+    first_retry_seconds: float = 0.05
+    last_retry_seconds: float = 1.0
+    """Between rounds over all members."""
+
+
+@dataclass
+class _Question:
+    """A linearizable read on its way."""
+
+    call: Any
+    asked_at: float
+    since: int
+    """Our revision when it was asked."""
+    past: int = 0
+    """The revision that it asks for; 0 = now."""
+
+
+@dataclass
+class _Link:
+    """A connection to one member: first it is asked where it is, then followed."""
+
+    endpoint: str
+    channel: grpc.Channel
+    metadata: Metadata
+    question: _Question | None = None
+    stream: Stream | None = None
+    heard_at: float = field(default=0.0)
+    """When it last brought something, or was found to have nothing more."""
+
+
+class EtcdWatch:
+    """See ``directory.store.base.Watch``."""
+
+    def __init__(
+        self,
+        members: Members,
+        layout: Layout,
+        follower: Follower,
+        *,
+        told: Callable[[Identity], None] = lambda _: None,
+        patience: Patience = Patience(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begins where the follower is. ``told`` gets the store's identity whenever it was read.
+
+        Raises:
+            HistoryGone: it cannot be followed from there. Not if the store is away: ``next`` tells.
+        """
+        self._members: Final = members
+        self._layout: Final = layout
+        self._follower: Final = follower
+        self._told: Final = told
+        self._patience: Final = patience
+        self._clock: Final = clock
+        self._changed: Final = threading.Condition()  # guards all below, but while it waits
+        self._closed = False
+        self._link: _Link | None = None
+        self._gone = ""
+        self._turn = random.randrange(1 << 16)  # servers of one cluster begin at different members
+        self._failures = 0  # since the store was last heard
+        self._rounds = 0
+        self._retry_at = 0.0
+        self._away = False
+        self._trouble = "no member answered"
+        self._heard_at = self._expected_at = clock()
+        self._wanted = False  # whether anybody called next()
+        self._opened = 0
+        self._readers: list[threading.Thread] = []
+        self._ready: list[Changes] = []
+        with self._changed:
+            self._until(self._is_examined, patience.answer_seconds)
+            self._raise_if_gone()
+
+    @property
+    def restarts(self) -> int:
+        return max(0, self._opened - 1)
+
+    def next(self, timeout_seconds: float) -> Sequence[Changes]:
+        with self._changed:
+            self._wanted = True
+            self._until(lambda: bool(self._ready), timeout_seconds)
+            changes, self._ready = self._ready, []
+            if changes or self._closed:
+                return changes
+            self._raise_if_gone()
+            self._raise_if_away()
+            return ()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._drop_link()
+            self._changed.notify_all()
+        deadline = self._clock() + _CLOSE_SECONDS
+        for reader in self._readers:
+            reader.join(max(0.0, deadline - self._clock()))
+
+    # -- waiting -----------------------------------------------------------------------------
+
+    def _until(self, enough: Callable[[], bool], seconds: float) -> None:
+        """Does what is to be done until it is enough, over, or time."""
+        deadline = self._clock() + seconds
+        while not self._closed:
+            self._forgive_a_pause()
+            due_at = self._go_on()
+            self._expected_at = now = self._clock()
+            if enough() or self._gone or self._newly_away(now) or now >= deadline:
+                return
+            seconds = max(0.001, min(due_at, deadline) - now)
+            self._expected_at += seconds
+            self._changed.wait(seconds)
+
+    def _forgive_a_pause(self) -> None:
+        """While nobody called, or this process was paused, nobody was silent."""
+        pause = self._clock() - self._expected_at
+        if pause > self._patience.ask_seconds:
+            self._heard_at += pause
+            if self._link is not None and self._link.question is not None:
+                self._link.question.asked_at += pause
+
+    def _raise_if_gone(self) -> None:
+        if self._gone:
+            raise HistoryGone(self._gone)
+
+    def _raise_if_away(self) -> None:
+        if self._away:
+            raise StoreAway(self._trouble)
+
+    def _newly_away(self, now: float) -> bool:
+        """A first time at once, so that writes are refused; from then on it takes its time."""
+        if self._away or not self._is_away(now):
+            return False
+        self._away = True
+        return True
+
+    def _is_away(self, now: float) -> bool:
+        silent = now - self._heard_at
+        return silent > self._patience.silence_seconds or (
+            # Each member has failed twice: an election may make each of them fail once.
+            self._failures >= 2 * len(self._members.endpoints)
+            and silent > self._patience.answer_seconds
+        )
+
+    def _hear(self, link: _Link) -> None:
+        link.heard_at = self._heard_at = self._clock()
+        self._failures = self._rounds = 0
+        self._away = False
+
+    def _is_examined(self) -> bool:
+        return self._link is not None and self._link.question is None
+
+    # -- one thing after the other ---------------------------------------------------------------
+
+    def _go_on(self) -> float:
+        """Does what can be done now; when there is something to do even if nothing comes."""
+        if self._link is None and not self._gone and self._clock() >= self._retry_at:
+            self._connect()
+        if self._link is not None:
+            if self._link.stream is not None:
+                self._take(self._link, self._link.stream)
+            elif self._link.question is None and self._wanted:
+                self._open(self._link)
+        if self._link is not None and self._link.question is not None:
+            self._look_at_answer(self._link, self._link.question)
+        return self._due_at()
+
+    def _due_at(self) -> float:
+        link = self._link
+        if link is None:
+            return self._retry_at
+        if link.question is not None:
+            return self._given_up_at(link, link.question)
+        return link.heard_at + self._patience.ask_seconds
+
+    def _given_up_at(self, link: _Link, question: _Question) -> float:
+        return max(question.asked_at, link.heard_at) + self._patience.answer_seconds
+
+    def _connect(self) -> None:
+        endpoints = self._members.endpoints
+        number = self._turn % len(endpoints)
+        self._turn += 1
+        try:
+            metadata = self._members.metadata(number, self._patience.answer_seconds)
+            channel = self._members.dial(number)
+        except StoreAway as reason:
+            self._fail(endpoints[number], str(reason))
+            return
+        self._link = link = _Link(endpoints[number], channel, metadata)
+        self._ask(link)
+
+    def _ask(self, link: _Link, past: int = 0) -> None:
+        call = etcdrpc.KVStub(link.channel).Range.future(
+            head_request(self._layout, past),
+            timeout=self._patience.answer_seconds,
+            metadata=link.metadata,
+        )
+        link.question = _Question(call, self._clock(), self._follower.revision, past)
+        call.add_done_callback(self._answered)
+
+    def _answered(self, _: Any) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _look_at_answer(self, link: _Link, question: _Question) -> None:
+        if not question.call.done():
+            if self._clock() >= self._given_up_at(link, question):
+                self._fail(link.endpoint, "does not answer")
+            return
+        error = question.call.exception()
+        if error is not None:
+            self._look_at_failure(link, question, error)
+            return
+        head = head_of(self._layout, question.call.result(), question.past)
+        if link.stream is None:
+            self._examine(link, question, head)
+        else:
+            self._compare(link, question, head)
+
+    def _look_at_failure(self, link: _Link, question: _Question, error: grpc.RpcError) -> None:
+        said = words(error)
+        if question.past and error.code() is grpc.StatusCode.OUT_OF_RANGE and "compacted" in said:
+            self._judge(link, self._follower.examine_past(None))
+        elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and (
+            link.heard_at > question.asked_at
+        ):
+            link.question = None  # it has no time for questions, but brings what we ask for
+        else:
+            self._judge(link, Refused(said, login=trouble_of(error) is Trouble.LOGIN))
+
+    def _examine(self, link: _Link, question: _Question, head: Head) -> None:
+        """Before a stream is opened: whether it is the store that was followed."""
+        if question.past:
+            found: Gone | int | None = self._follower.examine_past(head)
+        else:
+            found = self._follower.examine(head)
+            self._told(self._follower.identity)
+        match found:
+            case Gone():
+                self._judge(link, found)
+            case None:
+                link.question = None
+                self._hear(link)
+            case past:
+                self._ask(link, past)
+
+    def _open(self, link: _Link) -> None:
+        link.stream = Stream(
+            link.channel, self._layout, self._follower.begin(), link.metadata, self._changed
+        )
+        self._opened += 1
+        self._readers = [one for one in self._readers if one.is_alive()]
+        self._readers.append(link.stream.thread)
+        link.heard_at = self._clock()
+
+    def _compare(self, link: _Link, question: _Question, head: Head) -> None:
+        """While a stream is open: whether it has brought everything."""
+        gone = self._follower.other_life(head, question.since)
+        self._told(self._follower.identity)
+        if gone is not None:
+            self._judge(link, gone)
+        elif self._follower.has_seen(head):
+            link.question = None
+            self._hear(link)
+        elif self._clock() >= self._given_up_at(link, question):
+            self._judge(link, Behind("answers, but does not send what was committed"))
+
+    # -- the stream --------------------------------------------------------------------------
+
+    def _take(self, link: _Link, stream: Stream) -> None:
+        writes = sum(len(change.writes) for change in self._ready)
+        while writes < _ENOUGH_WRITES:
+            message = stream.next_message()
+            if message is None:
+                break
+            response = response_of(self._layout, message)
+            step = self._follower.take(response)
+            self._ready.extend(step.changes)
+            writes += sum(len(change.writes) for change in step.changes)
+            if response.events:
+                self._told(self._follower.identity)
+                self._hear(link)
+            if step.verdict is not None:
+                self._judge(link, step.verdict)
+                return
+        if stream.ended:
+            error = stream.failure
+            if error is None:
+                self._fail(link.endpoint, "ended the watch")
+            else:
+                login = trouble_of(error) is Trouble.LOGIN
+                self._judge(link, Refused(words(error), login=login))
+        elif link.question is None and (
+            self._clock() >= link.heard_at + self._patience.ask_seconds
+        ):
+            self._ask(link)
+
+    def _judge(self, link: _Link, verdict: Verdict | None) -> None:
+        match verdict:
+            case None:
+                pass
+            case Gone(reason, alarm):
+                _log.log(logging.ERROR if alarm else logging.INFO, "%s: %s", link.endpoint, reason)
+                self._gone = reason
+                self._drop_link()
+            case Refused(reason, login):
+                if login:
+                    self._members.forget_token(dict(link.metadata).get("token"))
+                self._fail(link.endpoint, reason)
+            case Behind(reason):
+                _log.warning("%s: %s", link.endpoint, reason)
+                self._fail(link.endpoint, reason)
+            case _:
+                assert_never(verdict)
+
+    def _fail(self, endpoint: str, reason: str) -> None:
+        """On to the next member, at once; after all of them a pause, longer each time."""
+        self._drop_link()
+        self._trouble = f"{endpoint}: {reason}"
+        _log.info("etcd member %s", self._trouble)
+        self._failures += 1
+        if self._failures % len(self._members.endpoints):
+            self._retry_at = self._clock()
+            return
+        seconds = self._patience.first_retry_seconds * 2**self._rounds
+        seconds = min(seconds, self._patience.last_retry_seconds) * random.uniform(0.5, 1.0)
+        self._rounds = min(self._rounds + 1, 16)
+        self._retry_at = self._clock() + seconds
+
+    def _drop_link(self) -> None:
+        link, self._link = self._link, None
+        if link is None:
+            return
+        if link.question is not None:
+            link.question.call.cancel()
+        if link.stream is not None:
+            link.stream.close()
+        link.channel.close()
