@@ -21,6 +21,7 @@ from directory.federation.children import Children
 from directory.federation.federation import Federation, Member
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.history import History
+from directory.metrics.store import MeasuredStore
 from directory.namespace.command import ReapDeleted
 from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store
@@ -61,7 +62,7 @@ class Cluster:
         self, config: ServerConfig, store: Store, endpoints: Callable[[], tuple[str, ...]]
     ) -> None:
         self.config = config
-        self.store = store
+        store = self.store = MeasuredStore(store)
         self.endpoints = endpoints
         self.started_at = time.monotonic()
         self.server_id = f"{config.cluster}-{secrets.token_hex(3)}"

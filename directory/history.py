@@ -120,6 +120,12 @@ class History:
         except StoreAway as reason:
             raise StoreUnavailable(f"the store is away: {reason}") from reason
 
+    def lags(self) -> list[int]:
+        """For each subscription, how many events wait in its queue."""
+        with self._lock:
+            subscriptions = list(self._subscriptions)
+        return [one.waiting for one in subscriptions]
+
     def close(self) -> None:
         """Ends every subscription."""
         self._unsubscribe()
@@ -217,6 +223,11 @@ class Subscription:
                 raise Resync(self._lost)
             found, self._queue, self._count = self._queue, [], 0
             return found
+
+    @property
+    def waiting(self) -> int:
+        """How many events came and were not taken yet."""
+        return self._count
 
     def close(self) -> None:
         """Ends it; a waiting ``next`` returns."""

@@ -332,6 +332,11 @@ class Children:
             while len(self._waiting) > 1000:
                 del self._waiting[next(iter(self._waiting))]
 
+    def linked_count(self) -> int:
+        """How many children are linked to this very server."""
+        with self._lock:
+            return len(self._sessions)
+
     def waiting(self) -> list[federation_pb2.WaitingChild]:
         """The clusters that asked to be linked in the last minute, and may not."""
         now = self._clock()

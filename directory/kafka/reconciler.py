@@ -19,6 +19,7 @@ from typing import Final
 
 from directory.kafka import walk
 from directory.kafka.adoption import Adopted
+from directory.kafka.census import CensusTaker
 from directory.kafka.commits import LeadershipLost, TopicCommits, WritesCommands
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.drift import Drift, drift_of
@@ -28,7 +29,6 @@ from directory.kafka.provision import Provisioner, Settling
 from directory.kafka.settings import KafkaSettings, KafkaStatus
 from directory.kafka.sweeper import Sweeper
 from directory.kafka.term import Health, Term
-from directory.kafka.walk import Census
 from directory.kafka.worklist import Work
 from directory.namespace.command import Observed
 from directory.namespace.mapping import MappingRule
@@ -56,8 +56,6 @@ _STORE_SECONDS: Final = 1.0
 _STUMBLED_SECONDS: Final = 5.0
 """After an error that nobody foresaw."""
 _REAP_STEPS: Final = 20
-_CENSUS_SHARE: Final = 20
-"""Counting takes at most this part of the time, however often the status is asked."""
 
 
 class Reconciler:
@@ -111,8 +109,7 @@ class Reconciler:
         self._unsubscribe: Callable[[], None] = lambda: None
         self._term: Term | None = None
         self._health = Health(reachable=False, words="Kafka was not asked yet", since=now())
-        self._census = Census()
-        self._census_due = 0.0
+        self._census = CensusTaker(mount, clock)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -129,6 +126,7 @@ class Reconciler:
         the timeout; what came of it is then found out by the next reconciler.
         """
         self._stopping.set()
+        self._census.stop()
         self._wake.set()
         self._unsubscribe()
         if self._thread is not None:
@@ -307,7 +305,7 @@ class Reconciler:
             return KafkaStatus(message=reason.message, ceiling=ceiling)
         held, census, term, health = (
             KafkaFacts.of(snapshot),
-            self._count(snapshot),
+            self._census.of(snapshot),
             self._term,
             self._health,
         )
@@ -334,13 +332,10 @@ class Reconciler:
             ),
         )
 
-    def _count(self, snapshot: Snapshot) -> Census:
-        census, started = self._census, self._clock()
-        if census.revision != snapshot.revision and started >= self._census_due:
-            census = self._census = walk.count(snapshot, self._mount())
-            now = self._clock()
-            self._census_due = now + (now - started) * _CENSUS_SHARE
-        return census
+    def waiting_count(self) -> int:
+        """How much waits to be made in Kafka or looked at; 0 where another server is elected."""
+        term = self._term
+        return 0 if term is None else term.worklist.waiting_count()
 
     def adopt(
         self,

@@ -17,7 +17,7 @@ from resolver.path import Path
 __all__ = [
     "Census",
     "Doomed",
-    "count",
+    "counting",
     "doomed",
     "pending",
     "place_of",
@@ -115,11 +115,15 @@ def place_of(snapshot: Snapshot, mount: Path, one: Recorded) -> tuple[int, str] 
     return None if parent_id is None else (parent_id, relative[-1])
 
 
-def count(snapshot: Snapshot, mount: Path) -> Census:
-    """Count the topics that stand otherwise than well."""
+def counting(snapshot: Snapshot, mount: Path, every: int) -> Iterator[Census]:
+    """Counts the topics that stand otherwise than well: the count so far after each so many
+    topics, of revision -1 while it is not whole, and at last the whole.
+    """
     waiting, missing, drifting = sum(1 for _ in doomed(snapshot)), 0, 0
-    for one in recorded(snapshot, mount):
+    for number, one in enumerate(recorded(snapshot, mount), start=1):
         waiting += one.topic.provision is Provision.PENDING
         missing += one.topic.provision is Provision.MISSING
         drifting += one.topic.drift_count > 0
-    return Census(snapshot.revision, waiting, missing, drifting)
+        if number % every == 0:
+            yield Census(-1, waiting, missing, drifting)
+    yield Census(snapshot.revision, waiting, missing, drifting)

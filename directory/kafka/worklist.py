@@ -124,6 +124,13 @@ class Worklist:
         if later.delete:
             self._removed_due = not_before
 
+    def waiting_count(self) -> int:
+        """How many topics are noted to be made, or looked at, from any thread; those to be deleted
+        are not counted before their turn comes.
+        """
+        with self._lock:
+            return len(self._hints) + len(self._places)
+
     def next_due(self) -> float | None:
         """When there is something to do, by the clock; None = nothing waits."""
         with self._lock:
