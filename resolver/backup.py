@@ -1,0 +1,250 @@
+"""A backup as a file: read only if it is, byte for byte, what was written; refuses to know stores.
+
+Form: gzip of one line that says what it is, then ``kdir.v1.BackupResponse`` messages, each preceded
+by its length as a protobuf varint: a header, rows in key order, a trailer with their number and
+checksum. What ends early, was changed, or goes on after its end is refused, with the place in what
+is packed (``gzip -dc`` shows it).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import IO, Final, cast
+
+from google.protobuf.message import DecodeError
+from kdir.v1 import admin_pb2
+
+__all__ = ["FORMAT", "BackupReader", "BackupWriter", "Checksum", "DamagedBackup", "Row"]
+
+FORMAT: Final = 1
+"""``BackupHeader.format`` of what this version writes, and the newest that it reads."""
+_MAGIC: Final = b"kdir backup: one kdir.v1.BackupResponse after another, each after its length\n"
+_MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of one message: a length beyond it is no length."""
+
+Row = tuple[bytes, bytes]
+
+
+class DamagedBackup(Exception):
+    """What was read is no whole backup. One sentence for people: what is wrong, and where."""
+
+
+class Checksum:
+    """Of a header and rows, as a trailer has it."""
+
+    def __init__(self, header: admin_pb2.BackupHeader) -> None:
+        self._sha256 = hashlib.sha256()
+        self.rows = 0
+        self._last = b""
+        self._add(header.SerializeToString(deterministic=True))
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Counts some more rows.
+
+        Raises:
+            DamagedBackup: they are not in key order.
+        """
+        for key, value in rows:
+            if key <= self._last and self.rows:
+                raise DamagedBackup(f"row {self.rows + 1:,}: key {key!r} is out of order")
+            self._last = key
+            self.rows += 1
+            self._add(key, value)
+
+    def trailer(self) -> admin_pb2.BackupTrailer:
+        """What ends a backup of these rows."""
+        return admin_pb2.BackupTrailer(rows=self.rows, sha256=self._sha256.digest())
+
+    def check(self, trailer: admin_pb2.BackupTrailer) -> None:
+        """Compares with what the backup itself says.
+
+        Raises:
+            DamagedBackup
+        """
+        if trailer.rows != self.rows:
+            raise DamagedBackup(f"{self.rows:,} rows came; {trailer.rows:,} were written")
+        if trailer.sha256 != self._sha256.digest():
+            raise DamagedBackup(
+                f"the checksum over the header and all {self.rows:,} rows is not the one written"
+            )
+
+    def _add(self, *parts: bytes) -> None:
+        for part in parts:
+            self._sha256.update(len(part).to_bytes(8, "big"))
+            self._sha256.update(part)
+
+
+class BackupWriter:
+    """Writes the messages of a backup as they come, and checks them like a reader."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._packed = gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, mtime=0, filename="")
+        self._packed.write(_MAGIC)
+        self._checksum: Checksum | None = None
+        self.header = admin_pb2.BackupHeader()
+        self.whole = False
+        """Whether the trailer came, and all before it."""
+
+    @property
+    def rows(self) -> int:
+        """So many were written."""
+        return self._checksum.rows if self._checksum is not None else 0
+
+    def write(self, message: admin_pb2.BackupResponse) -> None:
+        """One more.
+
+        Raises:
+            DamagedBackup: it is not what may follow.
+            OSError
+        """
+        self._check(message)
+        raw = message.SerializeToString()
+        self._packed.write(_varint(len(raw)))
+        self._packed.write(raw)
+
+    def close(self) -> None:
+        """The end.
+
+        Raises:
+            DamagedBackup: the trailer is missing.
+            OSError
+        """
+        self._packed.close()
+        if not self.whole:
+            raise DamagedBackup(f"it ends after {self.rows:,} rows, without a trailer")
+
+    def _check(self, message: admin_pb2.BackupResponse) -> None:
+        part = message.WhichOneof("part")
+        if self.whole:
+            raise DamagedBackup("it goes on after its trailer")
+        if self._checksum is None:
+            if part != "header":
+                raise DamagedBackup("it does not begin with a header")
+            self.header = message.header
+            self._checksum = Checksum(message.header)
+        elif part == "rows":
+            self._checksum.add((row.key, row.value) for row in message.rows.rows)
+        elif part == "trailer":
+            self._checksum.check(message.trailer)
+            self.whole = True
+        else:
+            raise DamagedBackup(f"a part that this version does not know, after {self.rows:,} rows")
+
+
+class BackupReader:
+    """Reads a backup from the beginning of a file. The header is read at once."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        """Reads the header.
+
+        Raises:
+            DamagedBackup: no backup, or of a form that this version does not know.
+            OSError
+        """
+        self._unpacked = cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
+        self._at = 0
+        self._rows = 0
+        first = self._read(len(_MAGIC), "its first line", least=0)
+        if not first:
+            raise DamagedBackup("not a backup that kdir made: the file is empty")
+        if first != _MAGIC:
+            raise DamagedBackup("not a backup that kdir made: its first line says something else")
+        message = self._next()
+        if message is None or message.WhichOneof("part") != "header":
+            raise DamagedBackup(f"the header is missing, at byte {self._at:,} of what is packed")
+        self.header = message.header
+        if not 1 <= self.header.format <= FORMAT:
+            raise DamagedBackup(
+                f"has format {self.header.format}, made by a newer kdir; this one knows up to"
+                f" {FORMAT}"
+            )
+
+    def rows(self) -> Iterator[Row]:
+        """All rows, in key order; to be walked once, to its end: only then is all checked.
+
+        Raises:
+            DamagedBackup, OSError
+        """
+        checksum = Checksum(self.header)
+        while True:
+            begin = self._at
+            message = self._next()
+            if message is None:
+                raise self._cut_off("its trailer is missing")
+            try:
+                match message.WhichOneof("part"):
+                    case "rows":
+                        rows = [(row.key, row.value) for row in message.rows.rows]
+                        checksum.add(rows)
+                        self._rows = checksum.rows
+                        yield from rows
+                    case "trailer":
+                        checksum.check(message.trailer)
+                        break
+                    case _:
+                        raise DamagedBackup("a part that this version does not know")
+            except DamagedBackup as reason:
+                raise DamagedBackup(f"{reason}, at byte {begin:,} of what is packed") from None
+        if self._read(1, "the end", least=0):
+            raise DamagedBackup(f"it goes on after its trailer, at byte {self._at - 1:,}")
+
+    def _next(self) -> admin_pb2.BackupResponse | None:
+        """The next message; None at the end of the file."""
+        begin = self._at
+        length = shift = 0
+        while True:
+            byte = self._read(1, "a length", least=0 if shift == 0 else 1)
+            if not byte:
+                return None
+            length |= (byte[0] & 0x7F) << shift
+            shift += 7
+            if byte[0] < 0x80:
+                break
+            if shift > 28:
+                length = _MOST_BYTES + 1
+                break
+        if length > _MOST_BYTES:
+            raise self._broken(begin, "no length of a message stands there")
+        raw = self._read(length, "a message")
+        try:
+            return admin_pb2.BackupResponse.FromString(raw)
+        except DecodeError:
+            raise self._broken(begin, f"its {length:,} bytes are no message of a backup") from None
+
+    def _read(self, length: int, what: str, least: int | None = None) -> bytes:
+        try:
+            found = self._unpacked.read(length)
+        except EOFError:
+            raise self._cut_off(f"the file ends in {what}") from None
+        except gzip.BadGzipFile as error:
+            if not self._at:
+                raise DamagedBackup(f"not a backup that kdir made: {error}") from None
+            raise self._broken(self._at, str(error)) from None
+        except zlib.error as error:
+            raise self._broken(self._at, f"it cannot be unpacked ({error})") from None
+        if len(found) < (length if least is None else least):
+            raise self._cut_off(f"the file ends in {what}")
+        self._at += len(found)
+        return found
+
+    def _cut_off(self, what: str) -> DamagedBackup:
+        return DamagedBackup(
+            f"cut off after {self._rows:,} rows, at byte {self._at:,} of what is packed: {what}"
+        )
+
+    def _broken(self, at: int, what: str) -> DamagedBackup:
+        return DamagedBackup(
+            f"damaged after {self._rows:,} rows, at byte {at:,} of what is packed: {what}"
+        )
+
+
+def _varint(number: int) -> bytes:
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
