@@ -102,6 +102,16 @@ class Progress(_message.Message):
     message: str
     def __init__(self, change_id: _Optional[str] = ..., kind: _Optional[str] = ..., path: _Optional[str] = ..., done: _Optional[int] = ..., left: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class LargeChange(_message.Message):
+    __slots__ = ("progress", "rules", "remap_adopted")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    REMAP_ADOPTED_FIELD_NUMBER: _ClassVar[int]
+    progress: Progress
+    rules: _containers.RepeatedCompositeFieldContainer[MappingRule]
+    remap_adopted: bool
+    def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[MappingRule, _Mapping]]] = ..., remap_adopted: _Optional[bool] = ...) -> None: ...
+
 class StoreStatus(_message.Message):
     __slots__ = ("revision", "age_seconds", "message", "watch_restarts", "reloads", "sealed", "last_commit_seconds")
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -207,12 +217,16 @@ class Adoption(_message.Message):
     def __init__(self, physical_name: _Optional[str] = ..., path: _Optional[str] = ..., rule: _Optional[int] = ..., action: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class AdoptTopicsResponse(_message.Message):
-    __slots__ = ("adoptions", "token")
+    __slots__ = ("adoptions", "token", "progress", "omitted_count")
     ADOPTIONS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    OMITTED_COUNT_FIELD_NUMBER: _ClassVar[int]
     adoptions: _containers.RepeatedCompositeFieldContainer[Adoption]
     token: str
-    def __init__(self, adoptions: _Optional[_Iterable[_Union[Adoption, _Mapping]]] = ..., token: _Optional[str] = ...) -> None: ...
+    progress: Progress
+    omitted_count: int
+    def __init__(self, adoptions: _Optional[_Iterable[_Union[Adoption, _Mapping]]] = ..., token: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., omitted_count: _Optional[int] = ...) -> None: ...
 
 class ListDriftRequest(_message.Message):
     __slots__ = ("path",)
