@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import grpc
 
-from directory.store.base import StoreAway
+from directory.store.base import Incompatible, StoreAway
 from directory.store.etcd.address import EtcdAddress
 from directory.store.etcd.failures import (
     Compacted,
@@ -133,6 +134,25 @@ class EtcdConnection:
         """
         return self._read(lambda member: member.kv.Range, request, timeout_seconds)
 
+    def range_ahead(self, request: Any, timeout_seconds: float) -> Callable[[], Any]:
+        """Like ``range``, begun now and waited for by calling what is returned."""
+        number = self._preferred
+        deadline = self._clock() + timeout_seconds
+        try:
+            call = self._member(number).kv.Range.future(
+                request, timeout=timeout_seconds, metadata=self._metadata(number, deadline)
+            )
+        except (grpc.RpcError, StoreAway, _Unsent):
+            return partial(self.range, request, timeout_seconds)
+
+        def answer() -> Any:
+            try:
+                return call.result()
+            except grpc.RpcError:
+                return self.range(request, timeout_seconds)
+
+        return answer
+
     def txn(self, request: Any, timeout_seconds: float) -> Any:
         """Makes a transaction: ``TxnRequest`` → ``TxnResponse``.
 
@@ -226,25 +246,15 @@ class EtcdConnection:
         """The members, by number."""
         return self.address.endpoints
 
-    def channel(self, number: int) -> grpc.Channel:
-        """The channel to one endpoint, for a stream; ``leave`` the endpoint when it fails, and ask
-        for its channel anew.
-
-        Raises:
-            StoreAway: closed.
-        """
-        return self._member(number).channel
-
     def dial(self, number: int) -> grpc.Channel:
         """A new channel to one endpoint, of the caller's own, who closes it: one that a watch gave
         up is not to be waited for when its member is back.
 
         Raises:
-            StoreAway: closed.
+            StoreAway: everything is closed.
         """
-        with self._lock:
-            if self._closed:
-                raise StoreAway(f"{self}: closed")
+        if self._closed:
+            raise StoreAway(f"{self}: closed")
         return self._dial(number)
 
     def metadata(self, number: int, timeout_seconds: float) -> Metadata:
@@ -319,7 +329,10 @@ class EtcdConnection:
         )
 
     def _dial(self, number: int) -> grpc.Channel:
-        files = self.address.tls_files()  # as they are now: certificates are renewed
+        try:
+            files = self.address.tls_files()  # as they are now: certificates are renewed
+        except Incompatible as error:
+            raise StoreAway(str(error)) from error
         if files is None:
             return grpc.insecure_channel(self._endpoint(number), _OPTIONS)
         ca, cert, key = files
@@ -448,9 +461,11 @@ class EtcdConnection:
         with self._login_lock:
             if self._token:
                 return self._token
-            request = etcdrpc.AuthenticateRequest(
-                name=self.address.user, password=self.address.password()
-            )
+            try:
+                password = self.address.password()
+            except Incompatible as error:
+                raise _Unsent(str(error)) from error
+            request = etcdrpc.AuthenticateRequest(name=self.address.user, password=password)
             remaining = max(0.001, deadline - self._clock())
             try:
                 answer = self._member(number).auth.Authenticate(request, timeout=remaining)

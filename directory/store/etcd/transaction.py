@@ -1,0 +1,167 @@
+"""Transactions as etcd has them, and which guard did not hold; refuses to send them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, assert_never
+
+from directory.store.base import Guard, KeyIs, Limits, NothingNewer, Put, Remove, Transaction, Write
+from directory.store.etcd.generated import etcdrpc, transactions
+from directory.store.etcd.identity import Life
+from directory.store.etcd.layout import Layout
+
+__all__ = [
+    "LIMITS",
+    "compares_of",
+    "delete",
+    "operations_of",
+    "put",
+    "read",
+    "reads_of",
+    "refuse_oversized",
+    "request_of",
+    "unfulfilled",
+]
+
+_MAX_OPERATIONS: Final = 128
+"""etcd's ``--max-txn-ops``, for comparisons, and for operations in each outcome."""
+_MAX_REQUEST_BYTES: Final = 1_572_864 - 8_192
+"""etcd's ``--max-request-bytes``, less what it adds itself."""
+LIMITS: Final = Limits(
+    max_writes=_MAX_OPERATIONS - 1,  # and the commit id
+    # Less room for the keys' prefixes, and for guards, whose keys are there twice.
+    max_bytes=1_400_000,
+    max_guards=_MAX_OPERATIONS - 2,  # and the identity, and the revision that was reached
+)
+
+
+def put(key: bytes, value: bytes, lease: int = 0) -> Any:
+    """The operation that sets a key."""
+    return etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key, value=value, lease=lease))
+
+
+def delete(key: bytes, end: bytes = b"") -> Any:
+    """The operation that removes a key, or a range of keys."""
+    request = etcdrpc.DeleteRangeRequest(key=key, range_end=end)
+    return etcdrpc.RequestOp(request_delete_range=request)
+
+
+def read(key: bytes, end: bytes = b"", **options: Any) -> Any:
+    """The operation that reads a key, or a range of keys."""
+    request = etcdrpc.RangeRequest(key=key, range_end=end, **options)
+    return etcdrpc.RequestOp(request_range=request)
+
+
+def refuse_oversized(transaction: Transaction) -> None:
+    """Before etcd does (S9).
+
+    Raises:
+        ValueError: over the limits, or a key written twice.
+    """
+    if not LIMITS.hold(len(transaction.guards), len(transaction.writes)):
+        raise ValueError(
+            f"{len(transaction.guards)} guards and {len(transaction.writes)} writes; one"
+            f" transaction holds {LIMITS}"
+        )
+    size = 0
+    keys: set[bytes] = set()
+    for write in transaction.writes:
+        size += len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+        if write.key in keys:
+            raise ValueError(f"key {write.key!r} is written twice")
+        keys.add(write.key)
+    if size > LIMITS.max_bytes:
+        raise ValueError(f"{size} bytes; one transaction holds {LIMITS.max_bytes}")
+
+
+def compares_of(layout: Layout, life: Life, guards: Iterable[Guard]) -> list[Any] | None:
+    """What etcd compares for guards; None: one of them is of another life and cannot hold."""
+    compares: list[Any] = []
+    newest = 0
+    for guard in guards:
+        match guard:
+            case KeyIs(key, None):
+                compare = transactions.Create(layout.row(key)) == 0
+            case KeyIs(key, value):
+                compare = transactions.Value(layout.row(key)) == value
+            case NothingNewer(prefix, revision):
+                known = life.etcd_revision(revision)
+                if known is None:
+                    return None
+                newest = max(newest, known)
+                compare = transactions.Mod(*layout.row_range(prefix)) < known + 1
+            case _:
+                assert_never(guard)
+        compares.append(compare.build_message())
+    if newest:  # a revision that was not reached never holds
+        compares.append((transactions.Mod(layout.commit) > newest - 1).build_message())
+    return compares
+
+
+def operations_of(layout: Layout, writes: Iterable[Write]) -> list[Any]:
+    """What etcd does for writes."""
+    operations: list[Any] = []
+    for write in writes:
+        match write:
+            case Put(key, value):
+                operations.append(put(layout.row(key), value))
+            case Remove(key):
+                operations.append(delete(layout.row(key)))
+            case _:
+                assert_never(write)
+    return operations
+
+
+def reads_of(layout: Layout, life: Life, guards: Iterable[Guard]) -> list[Any]:
+    """What is read of each guard where one does not hold, to tell which."""
+    reads: list[Any] = []
+    for guard in guards:
+        match guard:
+            case KeyIs(key, _):
+                reads.append(read(layout.row(key)))
+            case NothingNewer(prefix, revision):
+                newer = (life.etcd_revision(revision) or 0) + 1
+                reads.append(
+                    read(
+                        *layout.row_range(prefix),
+                        min_mod_revision=newer,
+                        limit=1,
+                        keys_only=True,
+                    )
+                )
+            case _:
+                assert_never(guard)
+    return reads
+
+
+def unfulfilled(
+    life: Life, guards: Sequence[Guard], answers: Sequence[Any], committed: int
+) -> Guard | None:
+    """The first guard that does not hold by what ``reads_of`` brought. ``committed`` is etcd's
+    revision of the last commit.
+    """
+    for guard, answer in zip(guards, answers, strict=True):
+        rows = answer.response_range.kvs
+        match guard:
+            case KeyIs(_, value):
+                if (rows[0].value if rows else None) != value:
+                    return guard
+            case NothingNewer(_, revision):
+                if rows or committed < (life.etcd_revision(revision) or 0):
+                    return guard
+            case _:
+                assert_never(guard)
+    return None
+
+
+def request_of(compares: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]) -> Any:
+    """The whole of it.
+
+    Raises:
+        ValueError: larger than etcd takes; only guards can make it so.
+    """
+    request = etcdrpc.TxnRequest(compare=compares, success=success, failure=failure)
+    size = request.ByteSize()
+    if size > _MAX_REQUEST_BYTES:
+        raise ValueError(f"{size} bytes with its guards; etcd takes {_MAX_REQUEST_BYTES} at once")
+    return request
