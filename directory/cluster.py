@@ -17,10 +17,13 @@ from kdir.v1 import entry_pb2, resolve_pb2
 
 from directory.codec import ProtoCodec
 from directory.config import ServerConfig
+from directory.features import FEATURE_LEVEL
+from directory.federation import facts
 from directory.federation.children import Children
-from directory.federation.federation import Federation, Member
+from directory.federation.federation import Federation, Member, unix_ms
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.history import History
+from directory.members import Members, settle_level
 from directory.metrics.store import MeasuredStore
 from directory.namespace.command import ReapDeleted
 from directory.namespace.snapshot import Snapshot
@@ -29,16 +32,15 @@ from directory.store.base import Store, StoreAway
 from directory.store.maintenance import Keeping, Maintenance
 from directory.store.replica import Replica, ReplicaState
 from directory.writer import Writer
-from resolver.errors import KdirError, Unmounted
+from resolver.errors import KdirError, NotReady, Unmounted
 from resolver.path import Path
 from resolver.token import Token
 
 if TYPE_CHECKING:
     from directory.kafka.reconciler import Reconciler
 
-__all__ = ["FEATURE_LEVEL", "Cluster"]
+__all__ = ["Cluster"]
 
-FEATURE_LEVEL = 1
 _log = logging.getLogger(__name__)
 
 
@@ -59,7 +61,11 @@ class Cluster:
     """
 
     def __init__(
-        self, config: ServerConfig, store: Store, endpoints: Callable[[], tuple[str, ...]]
+        self,
+        config: ServerConfig,
+        store: Store,
+        endpoints: Callable[[], tuple[str, ...]],
+        feature_level: int = FEATURE_LEVEL,
     ) -> None:
         self.config = config
         store = self.store = MeasuredStore(store)
@@ -71,14 +77,29 @@ class Cluster:
         self.replica = Replica(store, codec)
         self.history = History(self.replica, store, queue_events=config.limits.watch_queue)
         self.federation = Federation(self.replica, config.mount, config.parent)
-        self.writer = Writer(store, self.replica, codec, lambda: self.federation.mount)
+        self.writer = Writer(
+            store,
+            self.replica,
+            codec,
+            lambda: self.federation.mount,
+            allow=lambda writes: self.members.allow(writes),  # noqa: PLW0108 - made below
+        )
+        self.members = Members(
+            store,
+            self.replica,
+            self.writer,
+            server_id=self.server_id,
+            endpoints=endpoints,
+            level=feature_level,
+        )
+        self.members.subscribe(self.federation.changed)
         member = Member(
             cluster_id=self.cluster_id,
             cluster=config.cluster,
             server_id=self.server_id,
-            endpoints=endpoints,
+            endpoints=self.members.endpoints,
             heartbeat_seconds=config.limits.heartbeat_seconds,
-            feature_level=FEATURE_LEVEL,
+            feature_level=lambda: self.members.finalised,
         )
         self.children = Children(self.federation, self.replica, self.writer, member)
         self.parent_link = (
@@ -96,15 +117,25 @@ class Cluster:
 
     @classmethod
     def open(
-        cls, config: ServerConfig, endpoints: Callable[[], tuple[str, ...]] = tuple
+        cls,
+        config: ServerConfig,
+        endpoints: Callable[[], tuple[str, ...]] = tuple,
+        feature_level: int = FEATURE_LEVEL,
     ) -> Cluster:
         """Opens the store that the config names.
 
         Raises:
-            Incompatible: another cluster's store, a newer schema, no store at all.
+            Incompatible: another cluster's store, a newer schema, no store at all, or the cluster's
+                finalised level is higher than this server's.
             StoreAway
         """
-        return cls(config, open_store(config.store, config.cluster), endpoints)
+        store = open_store(config.store, config.cluster)
+        try:
+            settle_level(store, feature_level)
+        except BaseException:
+            store.close()
+            raise
+        return cls(config, store, endpoints, feature_level)
 
     def _reconciler(self) -> Reconciler | None:
         if self.config.kafka is None:
@@ -112,7 +143,12 @@ class Cluster:
         from directory.kafka.assembly import reconciler_of
 
         return reconciler_of(
-            self.config, self.store, self.replica, self.writer, lambda: self.federation.mount
+            self.config,
+            self.store,
+            self.replica,
+            self.writer,
+            lambda: self.federation.mount,
+            self.server_id,
         )
 
     # -- life ------------------------------------------------------------------------------------
@@ -120,6 +156,7 @@ class Cluster:
     def start(self) -> None:
         """Begins to load, to link and to follow Kafka, all in the background."""
         self.replica.start()
+        self.members.start()
         if self.parent_link is not None:
             self.parent_link.start()
         if self.reconciler is not None:
@@ -129,6 +166,7 @@ class Cluster:
     def drain(self) -> None:
         """Ends the streams, so that callers go on at another server, and takes no new ones."""
         self.draining = True
+        self.members.stop()
         self.children.stop()
         self.history.close()
 
@@ -173,6 +211,8 @@ class Cluster:
         Raises:
             Unmounted, NotReady
         """
+        if self.members.refused:
+            raise NotReady(self.members.refused)
         unmounted = self.federation.view().position.unmounted
         if unmounted:
             raise Unmounted(f"cluster {self.config.cluster} is unmounted: {unmounted}")
@@ -184,17 +224,23 @@ class Cluster:
         return self.parent_link.status()
 
     def unconfirmed_seconds(self) -> float | None:
-        """For how long no parent has confirmed the mount; None while one does, without a parent, or
-        where another server of the cluster holds the link.
+        """For how long no parent has confirmed the mount; None while one does, and without a
+        parent. It counts from the parent's last word to the cluster, whichever server heard it.
         """
-        if self.parent_link is None:
+        if self.parent_link is None or self.replica.state is ReplicaState.LOADING:
             return None
         status = self.link_status()
-        if not status.configured or status.linked or not status.holder:
+        if status.linked:
             return None
-        if status.heard_seconds is not None:
+        if status.holder and status.heard_seconds is not None:
             return status.heard_seconds
-        return time.monotonic() - self.started_at
+        heard = facts.heard_of(self.replica.snapshot)
+        if heard is None:
+            return time.monotonic() - self.started_at
+        seconds = max(0, unix_ms() - heard.at_ms) / 1000
+        if status.standby and heard.linked and seconds < _HELD_SECONDS:
+            return None  # another server of the cluster holds the link
+        return seconds
 
     def authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
         """Who answers, from what, how fresh. The message is shared: copy before changing it."""
@@ -248,5 +294,7 @@ class Cluster:
         )
 
 
+_HELD_SECONDS = 180.0
+"""So long a standby believes that the link stands: its holder says so every minute."""
 _MAINTENANCE_SECONDS = 5.0
 _REAPED_AT_ONCE = 200

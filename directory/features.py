@@ -30,6 +30,7 @@ __all__ = [
     "level_needed",
     "level_of",
     "refuse_unfinalised",
+    "refuse_unsupported",
 ]
 
 FIRST_LEVEL: Final = 1
@@ -94,13 +95,38 @@ def refuse_unfinalised(needed: int, finalised: int, servers: Mapping[str, int]) 
     """
     if needed <= finalised:
         return
-    lacking = sorted(server for server, level in servers.items() if level < needed)
+    lacking = _lacking(needed, servers)
     if lacking:
-        told = ", ".join(f"{server} supports {servers[server]}" for server in lacking)
-        message = f"this needs feature level {needed}, and {finalised} is finalised: {told}"
+        message = (
+            f"this needs feature level {needed}, and {finalised} is finalised: "
+            f"{_told(lacking, servers)}"
+        )
     else:
         message = (
             f"this needs feature level {needed}, and {finalised} is finalised; every live server "
             f"supports it: kdir features finalize"
         )
     raise LevelNotFinalised(message, needed=needed, finalised=finalised, lacking=" ".join(lacking))
+
+
+def refuse_unsupported(level: int, servers: Mapping[str, int]) -> None:
+    """Lets a level be finalised only where every live server supports it.
+
+    Raises:
+        LevelNotFinalised: naming those that do not.
+    """
+    lacking = _lacking(level, servers)
+    if lacking:
+        raise LevelNotFinalised(
+            f"feature level {level} cannot be finalised: {_told(lacking, servers)}",
+            needed=level,
+            lacking=" ".join(lacking),
+        )
+
+
+def _lacking(level: int, servers: Mapping[str, int]) -> list[str]:
+    return sorted(server for server, supported in servers.items() if supported < level)
+
+
+def _told(lacking: Iterable[str], servers: Mapping[str, int]) -> str:
+    return ", ".join(f"server {server} supports {servers[server]}" for server in lacking)

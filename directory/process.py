@@ -29,6 +29,7 @@ from directory.config import (
     default_store,
     load_configs,
 )
+from directory.features import FEATURE_LEVEL, FIRST_LEVEL
 from directory.store.base import Incompatible, StoreAway
 from directory.supervisor import MOST_PROCESSES, Ports, Supervisor, serving_line
 from directory.toml_table import split_address
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+HOLD_BACK = "KDIR_FEATURE_LEVEL"
+"""Names the feature level that a server is held back to, as if it were an older one."""
 _log = logging.getLogger("directory")
 
 _EXAMPLES = """\
@@ -206,6 +209,7 @@ def _run(configs: Sequence[ServerConfig], bound: Mapping[str, str] | None = None
     from directory.cluster import Cluster
     from directory.services.server import DirectoryServer
 
+    level = _feature_level(os.environ.get(HOLD_BACK, ""))
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -221,7 +225,7 @@ def _run(configs: Sequence[ServerConfig], bound: Mapping[str, str] | None = None
                 _check_free(listen)
         for config in configs:
             _make_default_folder(config)
-            cluster = Cluster.open(config, partial(_endpoints, config, addresses))
+            cluster = Cluster.open(config, partial(_endpoints, config, addresses), level)
             clusters.append(cluster)
             by_listen.setdefault(_own_address(config), []).append(cluster)
         for key, behind in by_listen.items():
@@ -239,7 +243,7 @@ def _run(configs: Sequence[ServerConfig], bound: Mapping[str, str] | None = None
             name, mount = cluster.config.cluster, cluster.config.mount
             sys.stdout.write(serving_line(mount, name, cluster.cluster_id, at) + "\n")
             sys.stdout.flush()
-        stop.wait()
+        _serve_until(stop, clusters)
         _log.info("draining")
     finally:
         for server in servers:
@@ -247,6 +251,37 @@ def _run(configs: Sequence[ServerConfig], bound: Mapping[str, str] | None = None
         for cluster in clusters:
             cluster.stop()
     return 0
+
+
+def _feature_level(text: str) -> int:
+    """What this server supports: all that it can, unless it is held back."""
+    if not text:
+        return FEATURE_LEVEL
+    if text.isdecimal() and FIRST_LEVEL <= int(text) <= FEATURE_LEVEL:
+        return int(text)
+    raise ConfigError(
+        f"{HOLD_BACK}: found {text!r}; {FIRST_LEVEL} to {FEATURE_LEVEL} would be right"
+    )
+
+
+def _serve_until(stop: threading.Event, clusters: Sequence[Cluster]) -> None:
+    """Until it is told to stop.
+
+    Raises:
+        Incompatible: a cluster has gone on to a feature level that this server does not support.
+    """
+
+    def look() -> None:
+        if any(cluster.members.refused for cluster in clusters):
+            stop.set()
+
+    for cluster in clusters:
+        cluster.members.subscribe(look)
+    look()
+    stop.wait()
+    for cluster in clusters:
+        if cluster.members.refused:
+            raise Incompatible(f"{cluster.config.cluster}: {cluster.members.refused}")
 
 
 def _bound_at(bound: Mapping[str, str], key: str) -> str:

@@ -83,7 +83,11 @@ class _Request:
 
 
 class Writer:
-    """Writes to one store; used by any thread."""
+    """Writes to one store; used by any thread.
+
+    Args:
+        allow: raises for writes that not every server of the cluster can deal with yet.
+    """
 
     def __init__(
         self,
@@ -94,7 +98,9 @@ class Writer:
         *,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        allow: Callable[[Sequence[Write]], None] = lambda _: None,
     ) -> None:
+        self._allow: Final = allow
         self._store: Final = store
         self._replica: Final = replica
         self._codec: Final = codec
@@ -143,6 +149,7 @@ class Writer:
             KdirError: whatever planning says of the command.
             RequestIdReused: the request id was used for another command.
             LimitExceeded: it does not fit one transaction of this store.
+            LevelNotFinalised: some server of the cluster could not deal with it.
             LostRace: others were quicker every time, or an extra guard does not hold.
             StoreSealed: the store takes no changes, for now or for good; nothing was written.
             StoreUnavailable: the store is away. ``effect=unknown`` among the facts: it may have
@@ -199,6 +206,7 @@ class Writer:
         """
         transaction = Transaction(tuple(guards), tuple(writes))
         _refuse_oversized(transaction, self._store.limits)
+        self._allow(writes)
         self._refuse_while_away()
         try:
             done = self._store.commit(transaction, _FACTS_SECONDS)
@@ -240,6 +248,7 @@ class Writer:
             writes.append(Put(request.key, record.to_bytes()))
         transaction = Transaction(tuple(dict.fromkeys(guards)), tuple(writes))
         _refuse_oversized(transaction, self._store.limits)
+        self._allow(writes)
         remaining = deadline - self._clock()
         if remaining <= 0:
             raise DeadlineExceeded("the time was over before the store was asked")
@@ -248,7 +257,9 @@ class Writer:
         except Sealed as reason:
             raise _sealed(reason) from reason
         except StoreAway as reason:
-            revision = self._revision_of(change_key) if planned.changes else None
+            # Whether it happened is looked up for somebody who still waits.
+            waited_for = planned.changes and self._clock() < deadline
+            revision = self._revision_of(change_key) if waited_for else None
             if revision is None:
                 raise StoreUnavailable(
                     "the store did not answer; whether the change was made is not "

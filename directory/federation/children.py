@@ -265,6 +265,8 @@ class Children:
                     self._keep_below(session, request.mounts_below)
                 elif request.HasField("heartbeat"):
                     self._heartbeat(session, request.heartbeat)
+                elif request.HasField("hello"):
+                    self._hello_again(session, request.hello)
         except (grpc.RpcError, KdirError, StoreAway) as error:
             # The stream broke, or what it said cannot be kept: the child will link anew.
             _log.info("the link of child %s ends: %r", session.hello.cluster, error)
@@ -305,6 +307,16 @@ class Children:
             self._keep(facts.child_writes(self._replica.snapshot, session.hello, unix_ms()))
         elif changed:
             self._federation.changed()
+
+    def _hello_again(self, session: _Session, hello: federation_pb2.Hello) -> None:
+        """A child whose level was raised says anew who it is."""
+        if hello.cluster_id != session.hello.cluster_id:
+            raise InvalidArgument(
+                f"link: found a hello of {hello.cluster_id} on the link of "
+                f"{session.hello.cluster_id}"
+            )
+        session.hello = hello
+        self._keep(facts.child_writes(self._replica.snapshot, hello, unix_ms()))
 
     def forget(self) -> None:
         """Drops what is kept of clusters that are mounted here no more.

@@ -20,7 +20,9 @@ from directory.store.base import Put, Remove, Write
 from resolver.path import Path
 
 __all__ = [
+    "HEARD_KEY",
     "UNMOUNTED_KEY",
+    "Heard",
     "Position",
     "TableRow",
     "bare",
@@ -29,6 +31,8 @@ __all__ = [
     "child_hello",
     "child_writes",
     "forget_writes",
+    "heard_of",
+    "heard_write",
     "inherited_levels",
     "inherited_policies",
     "inherited_writes",
@@ -40,6 +44,8 @@ __all__ = [
 ]
 
 UNMOUNTED_KEY: Final = b"f/unmounted"
+HEARD_KEY: Final = b"f/heard"
+_LINKED: Final = b"linked"
 _INHERITED: Final = b"f/inherited"
 _BELOW: Final = b"f/below/"
 
@@ -55,6 +61,15 @@ class Position:
     confirmed_at_ms: int = 0
     unmounted: str = ""
     """Why it must not serve, in the parent's words; empty = it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """When the cluster's parent was last heard, as the holder of the link kept it now and then."""
+
+    at_ms: int
+    linked: bool
+    """The link stood then; it may have been heard later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +151,20 @@ def _lasting(welcome: federation_pb2.Welcome) -> federation_pb2.Welcome:
     copy.CopyFrom(welcome)
     copy.revision = 0
     return copy
+
+
+def heard_of(snapshot: Snapshot) -> Heard | None:
+    """When the parent was last heard; None: no link ever stood."""
+    value = snapshot.fact(HEARD_KEY)
+    if value is None:
+        return None
+    at_ms, body = _unstamped(value)
+    return Heard(at_ms, body == _LINKED)
+
+
+def heard_write(at_ms: int, *, linked: bool) -> Write:
+    """Records when the parent was last heard, so that the age of its word outlives a restart."""
+    return Put(HEARD_KEY, _stamped(at_ms, _LINKED if linked else b""))
 
 
 def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:

@@ -71,9 +71,10 @@ class Member:
     cluster: str
     server_id: str
     endpoints: Callable[[], tuple[str, ...]]
-    """Where the cluster's servers may be asked, ``host:port``."""
+    """Where the cluster's servers may be asked, ``host:port``: all that live."""
     heartbeat_seconds: float
-    feature_level: int = 1
+    feature_level: Callable[[], int]
+    """The level that is finalised in the cluster."""
 
 
 class Federation:
@@ -270,6 +271,8 @@ def _concerns(applied: Applied) -> bool:
     """Whether a change touches facts of federation, or a container (which may be a mount)."""
     for write in applied.writes:
         key = write.key
+        if key == facts.HEARD_KEY:
+            continue
         if key.startswith(b"f/") or (key.startswith(ENTRY) and key[10:11] == b"c"):
             return True
     return False

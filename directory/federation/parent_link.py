@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 _ROLE = "parent-link"
 _SILENT_BEATS = 3
 _TABLE_SECONDS = 30
+_HEARD_SECONDS = 60
+"""So often, while the link stands, it is kept that the parent was heard."""
 _Outbox = queue.SimpleQueue[federation_pb2.LinkRequest | None]
 
 
@@ -77,6 +79,7 @@ class ParentLink:
         self._linked = False
         self._message = "not tried yet"
         self._heard_at: float | None = None
+        self._heard_kept_at: float | None = None
         federation.subscribe(self._news.set)
 
     def start(self) -> None:
@@ -156,6 +159,7 @@ class ParentLink:
                 for response in call:
                     self._heard_at = self._clock()
                     self._take(response, leadership)
+                    self._keep_heard(leadership)
                     if self._stop.is_set():
                         break
                 self._message = f"{endpoint} ended the link"
@@ -170,11 +174,27 @@ class ParentLink:
         finally:
             if self._linked and not self._stop.is_set():
                 _log.warning("the link to the parent at %s is down: %s", endpoint, self._message)
-            self._linked = False
+            was_linked, self._linked = self._linked, False
+            if was_linked:
+                self._keep_heard(leadership)
             outbox.put(None)
             call_now, self._call = self._call, None
             if call_now is not None:
                 call_now.cancel()
+
+    def _keep_heard(self, leadership: Leadership) -> None:
+        """Keeps when the parent was last heard: now and then, and when the link is lost."""
+        now, kept = self._clock(), self._heard_kept_at
+        if self._heard_at is None or (
+            self._linked and kept is not None and now - kept < _HEARD_SECONDS
+        ):
+            return
+        self._heard_kept_at = now if self._linked else None
+        at_ms = unix_ms() - int(1000 * (now - self._heard_at))
+        try:
+            self._commit((facts.heard_write(at_ms, linked=self._linked),), leadership)
+        except (KdirError, StoreAway) as error:
+            _log.info("not kept when the parent was last heard: %s", error)
 
     def _hello(self) -> federation_pb2.Hello:
         position = self._federation.view().position
@@ -186,7 +206,7 @@ class ParentLink:
             mount=str(self._federation.configured_mount if fresh else position.mount),
             epoch=0 if fresh else position.epoch,
             endpoints=self._member.endpoints(),
-            feature_level=self._member.feature_level,
+            feature_level=self._member.feature_level(),
             incarnation=snapshot.incarnation,
             topic_count=snapshot.topic_count,
         )
@@ -196,9 +216,13 @@ class ParentLink:
         parent that has been silent for too long.
         """
         told: list[bytes] | None = None
+        told_level = self._member.feature_level()
         started = told_at = self._clock()
         while call.is_active() and not self._stop.is_set():
             self._news.clear()
+            if self._linked and told_level != self._member.feature_level():
+                told_level = self._member.feature_level()
+                outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
             rows = self._federation.rows_below()
             table = [row.row.SerializeToString(deterministic=True) for row in rows]
             # Again now and then also when nothing is new: else the words that are handed on age.

@@ -46,7 +46,12 @@ def settings_of(config: KafkaConfig) -> KafkaSettings:
 
 
 def reconciler_of(
-    config: ServerConfig, store: Store, replica: Replica, writer: Writer, mount: Callable[[], Path]
+    config: ServerConfig,
+    store: Store,
+    replica: Replica,
+    writer: Writer,
+    mount: Callable[[], Path],
+    server_id: str,
 ) -> Reconciler:
     """The reconciler of a cluster that has a Kafka; not started.
 
@@ -64,7 +69,9 @@ def reconciler_of(
             timeout_seconds=settings.timeout_seconds,
         )
 
-    return Reconciler(config.cluster, store, replica, writer, mount, settings, admin)
+    return Reconciler(
+        config.cluster, store, replica, writer, mount, settings, admin, candidate=server_id
+    )
 
 
 def rules_from_proto(rules: Iterable[admin_pb2.MappingRule]) -> tuple[MappingRule, ...]:

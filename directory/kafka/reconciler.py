@@ -55,7 +55,6 @@ _STORE_SECONDS: Final = 1.0
 """After the store did not answer."""
 _STUMBLED_SECONDS: Final = 5.0
 """After an error that nobody foresaw."""
-_REAP_STEPS: Final = 20
 
 
 class Reconciler:
@@ -70,6 +69,7 @@ class Reconciler:
         clock: monotonic seconds.
         now: Unix seconds, for people.
         sleep: waits so many seconds, or shorter when the reconciler is to stop.
+        candidate: by what name it stands for election; a server's id, so that others can say which.
         chance: for jitter.
     """
 
@@ -87,6 +87,7 @@ class Reconciler:
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], object] | None = None,
         chance: random.Random | None = None,
+        candidate: str = "",
     ) -> None:
         self._cluster = cluster_name
         self._store = store
@@ -103,7 +104,7 @@ class Reconciler:
         self._stopping = threading.Event()
         self._sleep = sleep or self._stopping.wait
         self._chance = chance or random.Random()
-        self._candidate = f"{cluster_name}-{secrets.token_hex(4)}"
+        self._candidate = candidate or f"{cluster_name}-{secrets.token_hex(4)}"
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -165,9 +166,9 @@ class Reconciler:
             term = self._term = self._lead()
             if term is None:
                 return _ELECT_SECONDS * self._chance.uniform(0.5, 1.0)
-            more = self._reap(term)
             if self._clock() >= term.kafka_due:
                 self._attend(term)
+            more = self._reap(term)
             return 0.0 if more else self._seconds_until_due(term)
         except (KafkaUnavailable, KafkaRefused) as reason:
             return self._went_away(reason)
@@ -210,10 +211,6 @@ class Reconciler:
 
     def _latest(self) -> Snapshot:
         return self._replica.snapshot
-
-    def _reap(self, term: Term) -> bool:
-        """Some steps of finishing removals; whether there may be more."""
-        return all(term.commits.reap() for _ in range(_REAP_STEPS))
 
     def _attend(self, term: Term) -> None:
         """What is due with Kafka, the wishes of people first."""

@@ -15,6 +15,7 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/below/<cluster id>                            the mounts below a child, as it last told
     f/inherited                                     what ancestors above the mount set
     f/unmounted                                     why this cluster must not serve
+    f/heard                                         when the parent was last heard, as far as kept
     f/mounted/<cluster id>                          claim: the one mount of this child, entry id
                                                     and epoch; written whenever that mount changes
     f/read_only/<entry id, 16 hex digits>           a directory says that it is read-only; written

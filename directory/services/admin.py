@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import admin_pb2
 
-from directory.cluster import FEATURE_LEVEL, Cluster
+from directory.cluster import Cluster
+from directory.members import VERSION
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.services.rpc import Handler, Service
@@ -20,9 +21,7 @@ from resolver.token import Token
 if TYPE_CHECKING:
     from directory.kafka.reconciler import Reconciler
 
-__all__ = ["VERSION", "AdminService"]
-
-VERSION: Final = "0.1.0"
+__all__ = ["AdminService"]
 
 
 class AdminService(Service):
@@ -39,6 +38,7 @@ class AdminService(Service):
             "AdoptTopics": self.adopt_topics,
             "ListDrift": self.list_drift,
             "Acknowledge": self.acknowledge,
+            "FinalizeFeatures": self.finalize_features,
         }
 
     def get_status(
@@ -51,7 +51,9 @@ class AdminService(Service):
         response = admin_pb2.GetStatusResponse(
             replica_state=_REPLICA_STATES[state],
             version=VERSION,
-            feature_level=FEATURE_LEVEL,
+            feature_level=cluster.members.level,
+            finalised_level=cluster.members.finalised,
+            members=cluster.members.live(),
             store=cluster.store.describe(),
             uptime_seconds=time.monotonic() - cluster.started_at,
         )
@@ -158,6 +160,23 @@ class AdminService(Service):
         snapshot = cluster.replica.snapshot
         token = Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision)
         return admin_pb2.AcknowledgeResponse(token=str(token))
+
+    def finalize_features(
+        self, request: admin_pb2.FinalizeFeaturesRequest, call: Call
+    ) -> admin_pb2.FinalizeFeaturesResponse:
+        """Raises the cluster's feature level, or says whether it could be done."""
+        call.check()
+        cluster = self._hosting.one_named(request.cluster)
+        if cluster.replica.state is ReplicaState.LOADING:
+            raise NotReady("nothing is loaded yet")
+        done = cluster.members.finalise(request.level, validate_only=request.validate_only)
+        response = admin_pb2.FinalizeFeaturesResponse(
+            finalised_level=done.level, supported_level=done.supported, members=done.members
+        )
+        if done.revision is not None:
+            snapshot = cluster.replica.snapshot
+            response.token = str(Token.of(cluster.cluster_id, snapshot.incarnation, done.revision))
+        return response
 
 
 def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus) -> None:

@@ -13,7 +13,7 @@ from directory.services.answers import kind_of
 from directory.services.call import Call
 from directory.services.consistency import read_at
 from directory.services.ready import Ready, error_part, with_authority_index
-from resolver.errors import InvalidPath, KdirError
+from resolver.errors import InvalidArgument, InvalidPath, KdirError
 from resolver.path import Path
 
 __all__ = ["Hosting"]
@@ -54,6 +54,22 @@ class Hosting:
             if cluster in (one.cluster_id, one.config.cluster):
                 return one
         return self.clusters[0]
+
+    def one_named(self, cluster: str) -> Cluster:
+        """The one cluster of this id or name; empty = the only one.
+
+        Raises:
+            InvalidArgument: there is none of this name, or none is named and there are several.
+        """
+        if not cluster and self._only is not None:
+            return self._only
+        for one in self.clusters:
+            if cluster in (one.cluster_id, one.config.cluster):
+                return one
+        names = ", ".join(one.config.cluster for one in self.clusters)
+        raise InvalidArgument(
+            f"cluster: found {cluster!r}; one of {names} would be right", field="cluster"
+        )
 
     def parent_of(self, hello: federation_pb2.Hello) -> Cluster:
         """The cluster that mounts this child; else the one that would, by the child's own word."""
