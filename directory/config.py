@@ -88,7 +88,14 @@ class Limits:
     streams: int = 2_000
     """Watches and links at a time."""
     workers: int = 8
-    """Threads for calls that are not streams."""
+    """Threads for reads that are not streams."""
+    waiting_reads: int = 32
+    """Reads that wait for a revision that their token names and this server has not seen yet, at a
+    time; they hold no thread of ``workers``."""
+    writers: int = 16
+    """Threads for calls that may wait for the store or for Kafka."""
+    waiting_writes: int = 256
+    """Calls that wait for one of ``writers``; one more is refused."""
     concurrent_calls: int = 4_096
     """Calls at a time; one more is RESOURCE_EXHAUSTED."""
     referral_seconds: int = 60

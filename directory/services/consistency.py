@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Final
 
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
 from directory.store.replica import Replica, ReplicaState
-from resolver.errors import TokenExpired, Unreachable
+from resolver.errors import NotReady, TokenExpired, Unreachable
 from resolver.token import Position, Token
 
 __all__ = ["LONGEST_WAIT_SECONDS", "read_at"]
@@ -20,13 +21,19 @@ LONGEST_WAIT_SECONDS: Final = 5.0
 
 
 def read_at(
-    replica: Replica, cluster_id: str, max_stale_seconds: float, token: str, call: Call
+    replica: Replica,
+    cluster_id: str,
+    max_stale_seconds: float,
+    token: str,
+    call: Call,
+    places: threading.Semaphore | None = None,
 ) -> Snapshot:
     """The snapshot to answer from, at least as new as the token's position of this cluster.
-    Positions of other clusters are ignored.
+    Positions of other clusters are ignored. ``places``: for those that wait at a time; None: as
+    many as come.
 
     Raises:
-        NotReady: nothing is loaded yet.
+        NotReady: nothing is loaded yet, or too many wait already.
         Unreachable: the store has been away for longer than the limit.
         InvalidToken: not one of ours.
         TokenExpired: of another life of the store.
@@ -48,7 +55,20 @@ def read_at(
     _refuse_expired(position, snapshot)
     if position.revision <= snapshot.revision:
         return snapshot
-    waited = replica.wait_for(position.revision, call.seconds_left(LONGEST_WAIT_SECONDS))
+    seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
+    if places is None:
+        waited = replica.wait_for(position.revision, seconds)
+    elif places.acquire(blocking=False):
+        try:
+            waited = replica.wait_for(position.revision, seconds)
+        finally:
+            places.release()
+    else:
+        raise NotReady(
+            f"revision {position.revision} is not known here yet, and too many calls wait for "
+            f"theirs already",
+            revision=position.revision,
+        )
     _refuse_expired(position, waited)  # a restore in the meantime satisfies any revision
     return waited
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -45,9 +46,12 @@ class DirectoryService(Service):
     """Reads and writes of one cluster's tree."""
 
     descriptor = directory_pb2.DESCRIPTOR.services_by_name["DirectoryService"]
+    writes = frozenset({"CreateEntry", "UpdateEntry", "DeleteEntry", "MoveEntry"})
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
+        # A Kafka that is away must not hold every thread that writes.
+        self._awaiting = threading.BoundedSemaphore(max(1, hosting.limits.writers // 2))
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -137,8 +141,12 @@ class DirectoryService(Service):
                 pass
         written = self._write(cluster, command, request, call)
         entry = written.plan.entry
-        if isinstance(entry, Topic) and request.wait_until_active and not request.validate_only:
-            entry = self._await_active(cluster, path, written.revision, call)
+        waits = request.wait_until_active and not request.validate_only
+        if isinstance(entry, Topic) and waits and self._awaiting.acquire(blocking=False):
+            try:
+                entry = self._await_active(cluster, path, written.revision, call)
+            finally:
+                self._awaiting.release()
         response = directory_pb2.CreateEntryResponse(token=_token(cluster, written))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if entry is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from kdir.v1 import federation_pb2, resolve_pb2
@@ -27,6 +28,7 @@ class Hosting:
         self.limits: Limits = self.clusters[0].config.limits
         self._only = self.clusters[0] if len(self.clusters) == 1 else None
         self._kept: dict[Cluster, Ready] = {}
+        self._places = threading.BoundedSemaphore(self.limits.waiting_reads)
 
     def pick(self, path: Path) -> Cluster:
         """The cluster whose mount is the longest prefix of the path; else the topmost: it refers;
@@ -79,10 +81,18 @@ class Hosting:
         above = Path.parse(hello.mount).parent
         return self.pick(above)
 
-    def read(self, cluster: Cluster, token: str, call: Call) -> Snapshot:
-        """The snapshot that a call reads; see ``consistency``."""
-        limits = cluster.config.limits
-        return read_at(cluster.replica, cluster.cluster_id, limits.max_stale_seconds, token, call)
+    def read(self, cluster: Cluster, token: str, call: Call, *, streams: bool = False) -> Snapshot:
+        """The snapshot that a call reads; see ``consistency``. ``streams``: it holds no thread that
+        answers others, so it may wait however many do.
+        """
+        return read_at(
+            cluster.replica,
+            cluster.cluster_id,
+            cluster.config.limits.max_stale_seconds,
+            token,
+            call,
+            None if streams else self._places,
+        )
 
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
         """One path: the bytes of the ResolveResponse."""

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -25,6 +25,8 @@ from directory.services.call import CURRENT, Call
 from directory.services.interceptors import access
 from directory.services.interceptors.errors import abort_with
 from directory.services.interceptors.malformed import Malformed, reader
+from directory.services.write_pool import WritePool
+from resolver.errors import StoreUnavailable
 
 __all__ = ["Service", "generic_handler"]
 
@@ -38,6 +40,8 @@ class Service(ABC):
     """
 
     descriptor: ServiceDescriptor
+    writes: frozenset[str] = frozenset()
+    """Methods that may wait for the store or for Kafka: they run on threads of their own."""
 
     @abstractmethod
     def handlers(self) -> Mapping[str, Handler]:
@@ -45,9 +49,14 @@ class Service(ABC):
 
 
 def generic_handler(
-    service: Service, call_seconds: float, streams: ThreadPoolExecutor, calls: CallMetrics
+    service: Service,
+    call_seconds: float,
+    streams: ThreadPoolExecutor,
+    writes: WritePool,
+    calls: CallMetrics,
 ) -> grpc.GenericRpcHandler:
     """The gRPC face of a service; ``calls`` counts what comes."""
+    refusals: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, handler in service.handlers().items():
         method = service.descriptor.methods_by_name[name]
@@ -63,10 +72,46 @@ def generic_handler(
             )
             methods[name] = make(behave, read, _write)
         else:
-            methods[name] = grpc.unary_unary_rpc_method_handler(
-                _unary(handler, known_as, calls, call_seconds), read, _write
-            )
-    return grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
+            answer = _unary(handler, known_as, calls, call_seconds)
+            if name in service.writes:
+                answer.experimental_thread_pool = writes  # type: ignore[attr-defined]
+                refuse = _unary(_refusing(writes), known_as, calls, call_seconds)
+                refusals[f"/{service.descriptor.full_name}/{name}"] = (
+                    grpc.unary_unary_rpc_method_handler(refuse, read, _write)
+                )
+            methods[name] = grpc.unary_unary_rpc_method_handler(answer, read, _write)
+    every = grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
+    return _Admission(every, refusals, writes) if refusals else every
+
+
+class _Admission(grpc.GenericRpcHandler):
+    """Turns a write away before it waits for a thread, where that would be of no use."""
+
+    def __init__(
+        self,
+        every: grpc.GenericRpcHandler,
+        refusals: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
+        writes: WritePool,
+    ) -> None:
+        self._every = every
+        self._refusals = refusals
+        self._writes = writes
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        refuse = self._refusals.get(handler_call_details.method)
+        if refuse is not None and self._writes.refusal:
+            return refuse
+        return self._every.service(handler_call_details)
+
+
+def _refusing(writes: WritePool) -> Handler:
+    def refuse(*_: object) -> NoReturn:
+        why = writes.refusal or "too many changes at once"
+        raise StoreUnavailable(f"{why}; nothing was written", effect="none")
+
+    return refuse
 
 
 def _write(response: Message | bytes) -> bytes:

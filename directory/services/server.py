@@ -23,6 +23,7 @@ from directory.services.resolve import ResolveService
 from directory.services.rpc import generic_handler
 from directory.services.scan import ScanService
 from directory.services.watch import WatchService
+from directory.services.write_pool import WritePool
 
 __all__ = ["DirectoryServer"]
 
@@ -42,7 +43,11 @@ class DirectoryServer:
         limits = self._hosting.limits
         self._limits = limits
         self.metrics = CallMetrics()
-        self._calls = ThreadPoolExecutor(limits.workers, thread_name_prefix="call")
+        # Those that wait hold threads beyond ``workers``, so that others always find one.
+        self._calls = ThreadPoolExecutor(
+            limits.workers + limits.waiting_reads, thread_name_prefix="call"
+        )
+        self._writes = WritePool(limits.writers, limits.waiting_writes)
         self._streams = ThreadPoolExecutor(limits.streams, thread_name_prefix="stream")
         self._server = grpc.server(
             self._calls,
@@ -76,7 +81,10 @@ class DirectoryServer:
         )
         seconds = self._limits.call_seconds
         self._server.add_generic_rpc_handlers(
-            [generic_handler(service, seconds, self._streams, self.metrics) for service in services]
+            [
+                generic_handler(service, seconds, self._streams, self._writes, self.metrics)
+                for service in services
+            ]
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = [service.descriptor.full_name for service in services]
@@ -139,4 +147,5 @@ class DirectoryServer:
             cluster.drain()
         self._server.stop(self._limits.drain_seconds).wait()
         self._calls.shutdown(wait=False, cancel_futures=True)
+        self._writes.shutdown(wait=False, cancel_futures=True)
         self._streams.shutdown(wait=False, cancel_futures=True)

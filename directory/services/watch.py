@@ -41,7 +41,9 @@ class WatchService(Service):
         cluster.check_mounted()
         if not (cluster.mount.is_prefix_of(path) or path.is_prefix_of(cluster.mount)):
             raise NotAuthoritative(f"{path} is not below {cluster.mount}, where this cluster hangs")
-        snapshot = self._hosting.read(cluster, request.after_token, call_with_wait(call))
+        snapshot = self._hosting.read(
+            cluster, request.after_token, call_with_wait(call), streams=True
+        )
         position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
         after = position.revision if position is not None else snapshot.revision
         idle_seconds = float(request.checkpoint_seconds or 10)

@@ -1,0 +1,79 @@
+"""The threads of calls that may wait for the store or for Kafka; refuses more than it can end.
+
+Such calls have a pool of their own, so that a store that hangs holds none of the threads that
+answer reads. What waits for a thread is bounded, and nothing waits while the pool is *stuck*: every
+thread is taken and for a while not one call has ended. Then one more is refused at once, instead of
+spending its caller's deadline in a queue.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, ParamSpec, TypeVar
+
+__all__ = ["WritePool"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_STUCK_SECONDS: Final = 1.0
+"""A healthy store commits within milliseconds; the slowest of many calls that do is not this."""
+
+
+class WritePool(ThreadPoolExecutor):
+    """A pool that knows how it is doing. ``waiting``: most calls without a thread."""
+
+    def __init__(
+        self, threads: int, waiting: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(threads, thread_name_prefix="write")
+        self._threads_most: Final = threads
+        self._waiting_most: Final = waiting
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._inside = 0
+        """Calls that run or wait for a thread."""
+        self._moved_at = clock()
+        """When a call last ended, or the pool was last not full."""
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        with self._lock:
+            if self._inside < self._threads_most:
+                self._moved_at = self._clock()
+            self._inside += 1
+        try:
+            return super().submit(self._run, fn, args, kwargs)
+        except BaseException:  # it is shut down
+            self._ended()
+            raise
+
+    def _run(self, fn: Callable[..., _T], args: Any, kwargs: Any) -> _T:
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            self._ended()
+
+    def _ended(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            self._moved_at = self._clock()
+
+    @property
+    def refusal(self) -> str:
+        """Why one more call would be of no use; empty = it is welcome."""
+        with self._lock:
+            waiting = self._inside - self._threads_most
+            if waiting < 0:
+                return ""
+            still = self._clock() - self._moved_at
+        if still > _STUCK_SECONDS:
+            return (
+                f"the store is slow: {self._threads_most} changes are under way and none has ended "
+                f"for {still:.1f} s"
+            )
+        if waiting >= self._waiting_most:
+            return f"{waiting} changes wait for their turn already"
+        return ""
