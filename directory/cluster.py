@@ -25,8 +25,8 @@ from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.history import History
 from directory.members import Members, settle_level
 from directory.metrics.store import MeasuredStore
-from directory.namespace.command import ReapDeleted
 from directory.namespace.snapshot import Snapshot
+from directory.reaper import Reaper
 from directory.store.addresses import open_store
 from directory.store.base import Store, StoreAway
 from directory.store.maintenance import Keeping, Maintenance
@@ -108,6 +108,7 @@ class Cluster:
             else None
         )
         self.reconciler = self._reconciler()
+        self.reaper = Reaper(self.server_id, store, self.replica, self.writer)
         self._maintenance = Maintenance(
             store, self.history.index, Keeping(events=config.limits.kept_changes)
         )
@@ -161,6 +162,7 @@ class Cluster:
             self.parent_link.start()
         if self.reconciler is not None:
             self.reconciler.start()
+        self.reaper.start()
         threading.Thread(target=self._maintain, name="maintenance", daemon=True).start()
 
     def drain(self) -> None:
@@ -178,6 +180,7 @@ class Cluster:
             self.parent_link.stop()
         if self.reconciler is not None:
             self.reconciler.stop()
+        self.reaper.stop()
         self.replica.stop()
         self.store.close()
 
@@ -186,15 +189,11 @@ class Cluster:
             self._maintain_once()
 
     def _maintain_once(self) -> None:
-        """Trims what is kept for a while only, and finishes removals where no reconciler does."""
+        """Trims what is kept for a while only."""
         try:
             self._maintenance.step()
             if self.replica.state is ReplicaState.SERVING:
                 self.children.forget()
-            if self.reconciler is None and self.replica.state is ReplicaState.SERVING:
-                while self.writer.execute(ReapDeleted(limit=_REAPED_AT_ONCE)).plan.writes:
-                    if self._stop.is_set():
-                        return
         except (KdirError, StoreAway) as error:
             _log.info("maintenance goes on later: %s", error)
 
@@ -297,4 +296,3 @@ class Cluster:
 _HELD_SECONDS = 180.0
 """So long a standby believes that the link stands: its holder says so every minute."""
 _MAINTENANCE_SECONDS = 5.0
-_REAPED_AT_ONCE = 200

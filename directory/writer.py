@@ -384,6 +384,12 @@ def _refuse_oversized(transaction: Transaction, limits: Limits) -> None:
         len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
         for write in transaction.writes
     )
+    # Over a network what is compared travels too.
+    size += sum(
+        len(guard.key) + len(guard.value or b"")
+        for guard in transaction.guards
+        if isinstance(guard, KeyIs)
+    )
     if not limits.hold(guards, writes):
         raise LimitExceeded(
             f"the change needs {guards} guards and {writes} writes; one transaction of this store "

@@ -22,6 +22,7 @@ from directory.kafka.reconciler import Reconciler
 from directory.kafka.settings import KafkaSettings
 from directory.namespace.command import Command, CreateDirectory, CreateTopic, DeleteEntry
 from directory.namespace.entry import DELETED_ID, Kind, Topic
+from directory.reaper import Reaper
 from directory.store.replica import Replica
 from directory.store.sqlite import SqliteStore
 from directory.writer import Writer, Written
@@ -107,23 +108,38 @@ class World:
             clock=lambda: self.now + time.monotonic(),
             chance=random.Random(7),
         )
+        self.reaper = Reaper(
+            f"la-t-{id(self)}",
+            self.store,
+            self.replica,
+            writer(self.writer) if writer else self.writer,
+            clock=lambda: self.now + time.monotonic(),
+        )
         # As `start` does, which not every test calls.
         self.replica.subscribe(self.reconciler._on_applied)
 
     def close(self) -> None:
         self.reconciler.stop(20)
         self.reconciler._resign()
+        self.reaper.stop(20)
         self.replica.stop()
         self.store.close()
 
     def sweep(self) -> float:
         """One round in which everything is due."""
         self.now += 3600
+        self.reap()
         return self.reconciler.step()
+
+    def reap(self) -> None:
+        """Removals are taken apart to the end, as far as no other server does so."""
+        while self.reaper.step() < 0.5:
+            pass
 
     def settle(self, rounds: int = 20) -> None:
         """Rounds until nothing is due for a while; time passes between them."""
         for _ in range(rounds):
+            self.reap()
             delay = self.reconciler.step()
             if delay > 10:
                 return

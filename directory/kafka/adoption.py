@@ -16,7 +16,6 @@ from directory.namespace.command import Observed, TopicNews
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.mapping import Action, Adoption, MappingRule, plan_adoption
 from directory.namespace.snapshot import Located, Snapshot
-from resolver.errors import Conflict, InvalidInput
 from resolver.path import Path
 
 __all__ = ["Adopted", "Move", "Step", "TakeIn", "TakeOver", "carry_out", "observed", "plan"]
@@ -51,6 +50,7 @@ class Move:
     """An entry that was adopted before goes elsewhere."""
 
     source: Path
+    entry_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _row(row: Adoption, snapshot: Snapshot, mount: Path) -> Adopted:
         return plain
     here = Path((*mount.segments, *located.relative))
     if row.action is Action.MOVE:
-        return replace(plain, step=Move(here))
+        return replace(plain, step=Move(here, located.topic.entry_id))
     if _takes_over(located, row.observed):
         return Adopted(
             name,
@@ -142,16 +142,20 @@ def carry_out(rows: Sequence[Adopted], commits: TopicCommits) -> list[Adopted]:
     take_in = [step for row in rows if isinstance(step := row.step, TakeIn)]
     commits.adopt([(step.segments, step.observed) for step in take_in])
     commits.record([step.news for row in rows if isinstance(step := row.step, TakeOver)])
-    return [_moved(row, commits) for row in rows]
+    moves = [
+        (step.source, step.entry_id, row.path)
+        for row in rows
+        if isinstance(step := row.step, Move) and row.path is not None
+    ]
+    # A note begins with the path that it is about, and no path holds a space.
+    stayed = {note.split(" ", 1)[0]: note for note in commits.move(moves)}
+    return [_moved(row, stayed) for row in rows]
 
 
-def _moved(row: Adopted, commits: TopicCommits) -> Adopted:
+def _moved(row: Adopted, stayed: Mapping[str, str]) -> Adopted:
     step = row.step
-    if not isinstance(step, Move) or row.path is None:
+    note = stayed.get(str(step.source)) if isinstance(step, Move) else None
+    if not isinstance(step, Move) or note is None:
         return row
-    try:
-        commits.move(step.source, row.path)
-    except (Conflict, InvalidInput) as reason:
-        message = f"it cannot be moved to {row.path}: {reason.message}"
-        return replace(row, path=step.source, action=Action.KEEP.value, message=message)
-    return row
+    message = note.replace(str(step.source), "it", 1)
+    return replace(row, path=step.source, action=Action.KEEP.value, message=message)

@@ -5,7 +5,6 @@ Cuts what is too much for one transaction; refuses to decide what is committed.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
@@ -13,29 +12,28 @@ from typing import Final, Protocol, TypeVar
 from directory.namespace.command import (
     AdoptTopics,
     Command,
-    CreateDirectory,
     FinishDelete,
-    MoveEntry,
+    MoveTopics,
     Observed,
     Plan,
-    ReapDeleted,
     RecordTopics,
     TopicNews,
 )
-from directory.namespace.entry import Kind
 from directory.namespace.keys import detached_key
 from directory.store.base import Guard, Leadership, Limits, Put, Write
-from resolver.errors import AlreadyExists, KdirError, LostRace, Unavailable
+from resolver.errors import KdirError, LimitExceeded, LostRace, Unavailable
 from resolver.path import Path
 
 __all__ = ["Commits", "LeadershipLost", "TopicCommits", "WritesCommands", "Written"]
 
 _log = logging.getLogger(__name__)
 
-_STEPS_EACH: Final = 8
-"""Guards and writes that one topic costs, at most about."""
+_STEPS_EACH: Final = 6
+"""Guards and writes that one topic costs, about; how many fit is found out on the way."""
 _BYTES_EACH: Final = 2_048
-"""Bytes that one topic costs, about, with its change event; a batch that is too big is halved."""
+"""Bytes that one topic costs, about, with its change event."""
+_MOST: Final = 1_000
+"""Topics of one batch, whatever fits: others' writes are to come in between."""
 _TIMEOUT_SECONDS: Final = 30.0
 
 _T = TypeVar("_T")
@@ -83,8 +81,8 @@ class Commits(Protocol):
             LeadershipLost, StoreUnavailable
         """
 
-    def finish(self, name: str, entry_id: int) -> None:
-        """A removed topic is gone from Kafka.
+    def finish(self, gone: Sequence[tuple[str, int]]) -> None:
+        """These removed topics (name below DELETED_ID, entry id) are gone from Kafka.
 
         Raises:
             LeadershipLost, StoreUnavailable
@@ -117,7 +115,15 @@ class TopicCommits:
         self._writer = writer
         self._leadership = leadership
         self._principal = principal
-        self._batch = max(1, min(limits.max_writes // _STEPS_EACH, limits.max_bytes // _BYTES_EACH))
+        most = min(_MOST, limits.max_writes // 2, limits.max_bytes // _BYTES_EACH)
+        self._most = max(1, most)
+        self._sizes: dict[str, int] = {}
+        self._first = max(1, min(most, limits.max_writes // _STEPS_EACH))
+
+    @property
+    def batch(self) -> int:
+        """How many topics one transaction takes, about."""
+        return self._first
 
     def check(self) -> None:
         """Check that the role is still held, as far as this process knows.
@@ -132,7 +138,7 @@ class TopicCommits:
         def commit(batch: Sequence[TopicNews]) -> Sequence[str]:
             return self._execute(RecordTopics(news=tuple(batch))).notes
 
-        for note in self._in_batches(news, commit, lambda one: one.path):
+        for note in self._in_batches("record", news, commit, lambda one: one.path):
             _log.error("not recorded: %s", note)
 
     def adopt(self, topics: Sequence[tuple[tuple[str, ...], Observed]]) -> Sequence[str]:
@@ -145,33 +151,30 @@ class TopicCommits:
         def commit(batch: Sequence[tuple[tuple[str, ...], Observed]]) -> Sequence[str]:
             return self._execute(AdoptTopics(topics=tuple(batch))).notes
 
-        return self._in_batches(topics, commit, lambda one: one[1].physical_name)
+        return self._in_batches("adopt", topics, commit, lambda one: one[1].physical_name)
 
-    def finish(self, name: str, entry_id: int) -> None:
-        self._execute(FinishDelete(name=name, entry_id=entry_id))
-
-    def detach(self, name: str, entry_id: int, physical_name: str, topic_id: bytes) -> None:
-        mark = Put(detached_key(physical_name), topic_id)
-        self._execute(FinishDelete(name=name, entry_id=entry_id), extra_writes=(mark,))
-
-    def reap(self) -> bool:
-        """One step of finishing removals; whether there was anything to do.
+    def move(self, moves: Sequence[tuple[Path, int, Path]]) -> Sequence[str]:
+        """Move topics (where it is, entry id, where to); one sentence for each that stays.
 
         Raises:
             LeadershipLost, StoreUnavailable
         """
-        limit = max(1, min(500, self._batch // 10))
-        return bool(self._execute(ReapDeleted(limit=limit)).writes)
 
-    def move(self, path: Path, new_path: Path) -> None:
-        """Move a topic; the directories above its new place are made where they are missing.
+        def commit(batch: Sequence[tuple[Path, int, Path]]) -> Sequence[str]:
+            return self._execute(MoveTopics(moves=tuple(batch))).notes
 
-        Raises:
-            KdirError: as planning says.
-        """
-        with contextlib.suppress(AlreadyExists):
-            self._execute(CreateDirectory(path=new_path.parent, make_parents=True))
-        self._execute(MoveEntry(path=path, new_path=new_path, kind=Kind.TOPIC))
+        return self._in_batches("move", moves, commit, lambda one: one[0])
+
+    def finish(self, gone: Sequence[tuple[str, int]]) -> None:
+        def commit(batch: Sequence[tuple[str, int]]) -> Sequence[str]:
+            return self._execute(FinishDelete(topics=tuple(batch))).notes
+
+        for note in self._in_batches("finish", gone, commit, lambda one: one[0]):
+            _log.error("not finished: %s", note)
+
+    def detach(self, name: str, entry_id: int, physical_name: str, topic_id: bytes) -> None:
+        mark = Put(detached_key(physical_name), topic_id)
+        self._execute(FinishDelete(topics=((name, entry_id),)), extra_writes=(mark,))
 
     def put(self, writes: Sequence[Write]) -> None:
         """Commit facts.
@@ -206,11 +209,28 @@ class TopicCommits:
         return written.plan
 
     def _in_batches(
-        self, items: Sequence[_T], commit: _Commit[_T], name: Callable[[_T], object]
+        self, kind: str, items: Sequence[_T], commit: _Commit[_T], name: Callable[[_T], object]
     ) -> list[str]:
+        """Commit all, in order: as many at once as turned out to fit so far, and a little more."""
         notes: list[str] = []
-        for start in range(0, len(items), self._batch):
-            notes += _halving(items[start : start + self._batch], commit, name)
+        start, size = 0, self._sizes.get(kind, self._first)
+        while start < len(items):
+            batch = items[start : start + size]
+            try:
+                notes += commit(batch)
+            except LimitExceeded as reason:
+                if len(batch) > 1:
+                    size = max(1, len(batch) * 3 // 4)
+                    continue
+                notes.append(f"{name(batch[0])} is left out: {reason}")
+            except (Unavailable, LostRace):
+                raise
+            except KdirError as reason:
+                notes += _halving(batch, reason, commit, name)
+            else:
+                size = min(self._most, size + 1) if len(batch) == size else size
+            self._sizes[kind] = size
+            start += len(batch)
         return notes
 
 
@@ -218,16 +238,19 @@ class _Commit(Protocol[_Item_contra]):
     def __call__(self, batch: Sequence[_Item_contra], /) -> Sequence[str]: ...
 
 
-def _halving(batch: Sequence[_T], commit: _Commit[_T], name: Callable[[_T], object]) -> list[str]:
-    """Commit a batch; where it is too much, or one of it makes the whole fail, in halves."""
-    try:
-        return list(commit(batch))
-    except (Unavailable, LostRace):
-        raise
-    except KdirError as reason:
-        if len(batch) == 1:
-            return [f"{name(batch[0])} is left out: {reason}"]
+def _halving(
+    batch: Sequence[_T], reason: KdirError, commit: _Commit[_T], name: Callable[[_T], object]
+) -> list[str]:
+    """What made a batch fail is found by halves, and left out; all others are committed."""
+    if len(batch) == 1:
+        return [f"{name(batch[0])} is left out: {reason}"]
+    notes: list[str] = []
     middle = len(batch) // 2
-    return [
-        note for half in (batch[:middle], batch[middle:]) for note in _halving(half, commit, name)
-    ]
+    for half in (batch[:middle], batch[middle:]):
+        try:
+            notes += commit(half)
+        except (Unavailable, LostRace):
+            raise
+        except KdirError as why:
+            notes += _halving(half, why, commit, name)
+    return notes

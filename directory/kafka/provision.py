@@ -277,11 +277,12 @@ class Provisioner:
         shown = self.admin.describe([one.topic.physical_name for one in removed])
         goes: list[Doomed] = []
         waits: list[Doomed] = []
+        gone: list[tuple[str, int]] = []
         for one in removed:
             seen = shown.get(one.topic.physical_name)
             match seen:
                 case None:
-                    self.commits.finish(one.name, one.topic.entry_id)
+                    gone.append((one.name, one.topic.entry_id))
                 case Refused(words):
                     self._tell(one, words)
                     waits.append(one)
@@ -290,6 +291,7 @@ class Provisioner:
                         goes.append(one)
                 case _:
                     assert_never(seen)
+        self.commits.finish(gone)
         return waits + self._remove(goes, shown)
 
     def _may_go(self, one: Doomed, seen: Seen) -> bool:
@@ -303,7 +305,7 @@ class Provisioner:
                 show_id(seen.topic_id),
                 show_id(topic.topic_id),
             )
-            self.commits.finish(one.name, topic.entry_id)
+            self.commits.finish([(one.name, topic.entry_id)])
             return False
         known = topic.topic_id and seen.topic_id
         if DELETE in self.ceiling and (known or topic.provision_attempt):
@@ -343,12 +345,14 @@ class Provisioner:
                 break
             self.sleep(pause)
             now = self.admin.describe(list(gone))
+            finished: list[tuple[str, int]] = []
             for name in [name for name in gone if not _same(now.get(name), shown.get(name))]:
                 one = gone.pop(name)
                 before = shown.get(name)
                 if isinstance(before, Seen) and before.topic_id:
                     self.settling.deleted(before.topic_id)
-                self.commits.finish(one.name, one.topic.entry_id)
+                finished.append((one.name, one.topic.entry_id))
+            self.commits.finish(finished)
         return list(gone.values())
 
     def _tell(self, one: Doomed, words: str) -> None:

@@ -168,8 +168,7 @@ class Reconciler:
                 return _ELECT_SECONDS * self._chance.uniform(0.5, 1.0)
             if self._clock() >= term.kafka_due:
                 self._attend(term)
-            more = self._reap(term)
-            return 0.0 if more else self._seconds_until_due(term)
+            return self._seconds_until_due(term)
         except (KafkaUnavailable, KafkaRefused) as reason:
             return self._went_away(reason)
         except LeadershipLost:

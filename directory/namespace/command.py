@@ -22,7 +22,7 @@ from directory.namespace.entry import (
     Policies,
     Provision,
 )
-from directory.store.base import Guard, Write
+from directory.store.base import Guard, Limits, Write
 from resolver.path import Path
 
 __all__ = [
@@ -39,7 +39,9 @@ __all__ = [
     "CreateTopic",
     "DeleteEntry",
     "FinishDelete",
+    "ForgetRetired",
     "MoveEntry",
+    "MoveTopics",
     "Observed",
     "Plan",
     "ReapDeleted",
@@ -215,24 +217,43 @@ class RecordTopics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReapDeleted:
-    """One step of finishing removals below ``DELETED_ID``: ``limit`` entries, leaves first.
+class MoveTopics:
+    """Move topics that were adopted before to where new rules put them, all in one step.
 
-    One entry costs up to six guards and writes, and one for each directory above it: choose
-    ``limit`` by the store's ``Limits``.
+    The missing directories are made. One that cannot be moved stays where it is, and a note says
+    why; one that is not there any more, or is another by now, is passed over. At most as many as
+    fit one transaction; the caller cuts batches.
+    """
+
+    moves: tuple[tuple[Path, int, Path], ...]
+    """Each: where the topic is, its entry id, where it is to be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReapDeleted:
+    """One step of finishing removals below ``DELETED_ID``: at most ``limit`` entries, leaves first,
+    and of ``limits`` as many as one transaction holds. What makes it must be the only one to.
     """
 
     limit: int = 100
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishDelete:
-    """Kafka no longer has this topic (or it was never there): drop its DELETING entry and retire
-    the name. ``name`` is the entry's name below ``DELETED_ID``.
+    """Kafka no longer has these topics (or they were never there): drop their DELETING entries and
+    retire the names.
     """
 
-    name: str
-    entry_id: int
+    topics: tuple[tuple[str, int], ...]
+    """Each: the entry's name below ``DELETED_ID``, its entry id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetRetired:
+    """These physical names were retired for long enough; those that were not are passed over."""
+
+    names: tuple[str, ...]
 
 
 Command = (
@@ -245,8 +266,10 @@ Command = (
     | MoveEntry
     | AdoptTopics
     | RecordTopics
+    | MoveTopics
     | ReapDeleted
     | FinishDelete
+    | ForgetRetired
 )
 
 

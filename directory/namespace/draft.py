@@ -144,9 +144,12 @@ class Draft:
         """Tell of a change."""
         self._changes.append(change)
 
-    def insert(self, parent_id: int, name: str, entry: Entry, path: Path) -> None:
-        """A new entry, where nothing may stand."""
-        self.expect_vacant(parent_id, entry.kind, name, path)
+    def insert(
+        self, parent_id: int, name: str, entry: Entry, path: Path, *, parent_is_new: bool = False
+    ) -> None:
+        """A new entry, where nothing may stand; in a directory of this very plan nothing can."""
+        if not parent_is_new:
+            self.expect_vacant(parent_id, entry.kind, name, path)
         self.put(parent_id, name, entry)
         self.changed(
             Change(
@@ -258,6 +261,11 @@ class Draft:
         self.expect(ROOT_KEY, self.snapshot.codec.encode(root) if stored else None)
 
     # -- the end ---------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many guards and writes it has by now, at most."""
+        return len(self._guards) + len(self._claims), len(self._writes) + len(self._claims)
 
     def finish(
         self,

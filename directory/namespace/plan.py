@@ -18,21 +18,28 @@ from directory.namespace.command import (
     CreateTopic,
     DeleteEntry,
     FinishDelete,
+    ForgetRetired,
     MoveEntry,
+    MoveTopics,
     Plan,
     ReapDeleted,
     RecordTopics,
     UpdateEntry,
 )
 from directory.namespace.draft import Draft
-from directory.namespace.plan_adopt import adopt_topics, record_topics
+from directory.namespace.plan_adopt import adopt_topics, move_topics, record_topics
 from directory.namespace.plan_create import (
     create_directory,
     create_link,
     create_mount,
     create_topic,
 )
-from directory.namespace.plan_delete import delete_entry, finish_delete, reap_deleted
+from directory.namespace.plan_delete import (
+    delete_entry,
+    finish_delete,
+    forget_retired,
+    reap_deleted,
+)
 from directory.namespace.plan_move import move_entry
 from directory.namespace.plan_update import update_entry
 from directory.namespace.snapshot import Snapshot
@@ -41,7 +48,9 @@ from resolver.path import Path
 __all__ = ["plan"]
 
 
-def plan(snapshot: Snapshot, mount: Path, command: Command, context: Context) -> Plan:
+def plan(  # noqa: C901, PLR0911, PLR0912 - one line for each command
+    snapshot: Snapshot, mount: Path, command: Command, context: Context
+) -> Plan:
     """What to commit so that the command is done.
 
     ``mount`` is where this cluster hangs; the paths of commands and of changes are absolute.
@@ -72,9 +81,13 @@ def plan(snapshot: Snapshot, mount: Path, command: Command, context: Context) ->
             return adopt_topics(draft, command)
         case RecordTopics():
             return record_topics(draft, command)
+        case MoveTopics():
+            return move_topics(draft, command)
         case ReapDeleted():
             return reap_deleted(draft, command)
         case FinishDelete():
             return finish_delete(draft, command)
+        case ForgetRetired():
+            return forget_retired(draft, command)
         case _:
             assert_never(command)

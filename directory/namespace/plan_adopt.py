@@ -11,17 +11,27 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from directory.namespace import physical
-from directory.namespace.command import AdoptTopics, Observed, Plan, RecordTopics, TopicNews
+from directory.namespace import physical, rules
+from directory.namespace.command import (
+    AdoptTopics,
+    Change,
+    MoveTopics,
+    Observed,
+    Plan,
+    RecordTopics,
+    TopicNews,
+)
 from directory.namespace.draft import Draft
-from directory.namespace.entry import DELETED_ID, Directory, Provision, Topic
-from directory.namespace.ground import follow
+from directory.namespace.entry import DELETED_ID, Directory, Kind, Provision, Topic
+from directory.namespace.ground import follow, inside
 from directory.namespace.places import DETACHED_REASON, Places, is_detached
-from directory.namespace.plan_delete import DELETED
+from directory.namespace.plan_create import check_names
+from directory.namespace.removal import DELETED
 from directory.namespace.snapshot import Node
+from resolver.errors import AlreadyExists, Conflict, InvalidInput, NotAuthoritative
 from resolver.path import Path
 
-__all__ = ["adopt_topics", "record_topics"]
+__all__ = ["adopt_topics", "move_topics", "record_topics"]
 
 _FIELDS: Final = (
     "provision",
@@ -48,7 +58,7 @@ class _Adoption:
         self.count = 0
         self._draft = draft
         self._places = Places(draft.snapshot, draft.mount)
-        self._made: dict[tuple[int, str], int] = {}
+        self._tiers = _Tiers(draft)
         self._seen: set[str] = set()
 
     def take_in(self, wanted: tuple[str, ...], observed: Observed) -> None:
@@ -79,9 +89,10 @@ class _Adoption:
             adopted=True,
             observed_config=MappingProxyType(dict(observed.config)),
         )
-        parent_id = self._directory(relative[:-1])
-        draft.expect_beside(parent_id, relative[-1], path)
-        draft.insert(parent_id, relative[-1], topic, path)
+        parent_id, is_new = self._tiers.directory(relative[:-1])
+        if not is_new:
+            draft.expect_beside(parent_id, relative[-1], path)
+        draft.insert(parent_id, relative[-1], topic, path, parent_is_new=is_new)
         draft.claim(name)
         draft.reinstate(name)
 
@@ -92,8 +103,16 @@ class _Adoption:
             return DETACHED_REASON
         return physical.why_invalid(observed.physical_name)
 
-    def _directory(self, relative: Sequence[str]) -> int:
-        """The id of the directory there; the missing tiers are made."""
+
+class _Tiers:
+    """The directories that a plan needs: those that are missing are made, each once."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._made: dict[tuple[int, str], int] = {}
+
+    def directory(self, relative: Sequence[str]) -> tuple[int, bool]:
+        """The id of the directory there, and whether it is new."""
         draft = self._draft
         way = follow(draft.snapshot, relative)
         draft.expect_way(way.node)
@@ -106,10 +125,81 @@ class _Adoption:
                     changed_at_ms=draft.context.now_ms,
                     changed_by=draft.context.principal,
                 )
-                draft.insert(*place, made, draft.mount.join(relative[: depth + 1]))
+                path = draft.mount.join(relative[: depth + 1])
+                draft.insert(*place, made, path, parent_is_new=depth > way.depth)
                 self._made[place] = made.entry_id
             parent_id = self._made[place]
-        return parent_id
+        return parent_id, way.depth < len(relative)
+
+
+def move_topics(draft: Draft, command: MoveTopics) -> Plan:
+    """Move topics to where rules put them; the notes name those that stay, and why."""
+    moving = _Moving(draft)
+    for path, entry_id, new_path in command.moves:
+        try:
+            moving.move(path, entry_id, new_path)
+        except (Conflict, InvalidInput, NotAuthoritative) as reason:
+            moving.notes.append(f"{path} cannot be moved to {new_path}: {reason.message}")
+    return draft.finish(topic_count=moving.count, notes=moving.notes)
+
+
+class _Moving:
+    def __init__(self, draft: Draft) -> None:
+        self.notes: list[str] = []
+        self.count = 0
+        self._draft = draft
+        self._places = Places(draft.snapshot, draft.mount)
+        self._tiers = _Tiers(draft)
+        self._seen: set[int] = set()
+        self._arriving: dict[int, int] = {}
+
+    def move(self, path: Path, entry_id: int, new_path: Path) -> None:
+        """One topic, if it is still there; nothing is drafted of one that is refused."""
+        draft = self._draft
+        above = inside(draft.mount, path)[:-1]
+        source = follow(draft.snapshot, above)
+        topic = draft.snapshot.topic(source.node.entry_id, path.name)
+        here = topic is not None and topic.entry_id == entry_id and source.depth == len(above)
+        if topic is None or not here or entry_id in self._seen:
+            return
+        relative = inside(draft.mount, new_path)
+        self._check(topic, source.node, relative, new_path)
+        self._seen.add(entry_id)
+        self.count += 1
+        self._places.occupy(relative, topic.physical_name)
+        draft.expect_way(source.node)
+        parent_id, is_new = self._tiers.directory(relative[:-1])
+        if not is_new:
+            draft.expect_beside(parent_id, relative[-1], new_path)
+            draft.expect_vacant(parent_id, Kind.TOPIC, relative[-1], new_path)
+        draft.take(source.node.entry_id, path.name, topic)
+        moved = draft.stamped(topic)
+        draft.put(parent_id, relative[-1], moved)
+        draft.changed(
+            Change(
+                kind=Kind.TOPIC,
+                entry_id=topic.entry_id,
+                parent_id=parent_id,
+                path=new_path,
+                path_before=path,
+                before=topic,
+                after=moved,
+            )
+        )
+
+    def _check(self, topic: Topic, source: Node, relative: tuple[str, ...], path: Path) -> None:
+        draft = self._draft
+        check_names(path, relative)
+        if (obstacle := self._places.obstacle(relative)) is not None:
+            raise AlreadyExists(obstacle, path=path)
+        target = follow(draft.snapshot, relative[:-1]).node
+        rules.check_writable(draft, source, topic.policies)
+        rules.check_writable(draft, target)
+        counted = frozenset(node.entry_id for node in rules.upwards(draft.snapshot, source))
+        rules.check_room(draft, target, 1, counted, self._arriving)
+        for node in rules.upwards(draft.snapshot, target):
+            if node.entry_id not in counted:
+                self._arriving[node.entry_id] = self._arriving.get(node.entry_id, 0) + 1
 
 
 def record_topics(draft: Draft, command: RecordTopics) -> Plan:

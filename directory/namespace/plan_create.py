@@ -86,7 +86,7 @@ def create_directory(draft: Draft, command: CreateDirectory) -> Plan:
             closed=command.closed and last,
         )
         path = draft.mount.join(relative[: depth + 1])
-        draft.insert(parent_id, relative[depth], made, path)
+        draft.insert(parent_id, relative[depth], made, path, parent_is_new=depth > way.depth)
         parent_id = made.entry_id
     return draft.finish(made, command.path)
 

@@ -9,17 +9,24 @@ Kafka: a topic that is to go there waits as DELETING for the reconciler.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple, assert_never
 
 from directory.namespace import rules
-from directory.namespace.command import DeleteEntry, FinishDelete, Plan, ReapDeleted
+from directory.namespace.command import (
+    DeleteEntry,
+    FinishDelete,
+    ForgetRetired,
+    Plan,
+    ReapDeleted,
+)
 from directory.namespace.draft import Draft
 from directory.namespace.entry import (
     DELETED_ID,
     Directory,
     Entry,
+    Kind,
     Link,
     Mount,
     Provision,
@@ -29,22 +36,29 @@ from directory.namespace.ground import Standing, standing
 from directory.namespace.keys import (
     MOUNTED,
     READ_ONLY,
-    RETIRED,
     detached_key,
     directory_range,
+    entry_key,
     mounted_key,
     removal_key,
+    retired_key,
 )
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
+from directory.namespace.removal import DELETED, LARGE_CHANGES_LEVEL, Removal, level_of
 from directory.namespace.snapshot import Node
+from directory.store.base import Limits
 from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly
-from resolver.path import Path
+from resolver.path import MAX_PATH_BYTES, Path
 
-__all__ = ["DELETED", "delete_entry", "deleted_name", "finish_delete", "reap_deleted"]
-
-DELETED: Final = "__deleted"
-"""How the place of removed entries is called in paths of change events (DESIGN §5)."""
+__all__ = [
+    "DELETED",
+    "delete_entry",
+    "deleted_name",
+    "finish_delete",
+    "forget_retired",
+    "reap_deleted",
+]
 
 _IN_KAFKA: Final = frozenset({Provision.ACTIVE, Provision.MISSING})
 
@@ -111,28 +125,40 @@ def _delete_directory(
             topics=topics,
             containers=others,
         )
-    for below in rules.directories_below(snapshot, node):
-        if below.directory.policies.read_only and below is not node:
-            path = rules.path_of(draft, below)
-            raise ReadOnly(f"{path} is read-only", path=path)
+    _refuse_read_only_below(draft, found.path)
     # A mount that comes below it meanwhile would be torn down unseen: it writes its claim.
     draft.expect_nothing_newer(MOUNTED)
     # So would a directory that somebody makes read-only meanwhile: it writes its mark.
     draft.expect_nothing_newer(READ_ONLY)
     draft.take(found.parent_id, found.name, directory)
     draft.put(DELETED_ID, deleted_name(directory.entry_id), directory)
-    draft.set(
-        removal_key(directory.entry_id),
-        _Removal(goes_in_kafka=draft.context.deletes_in_kafka, path=found.path).to_bytes(),
-    )
-    draft.gone(found.parent_id, directory, found.path)
     counts = snapshot.counts(directory.entry_id)
+    removal = Removal(goes_in_kafka=draft.context.deletes_in_kafka, path=found.path)
+    if level_of(snapshot) >= LARGE_CHANGES_LEVEL:
+        removal = replace(
+            removal,
+            entries=counts.topics + counts.directories + 1,
+            started_at_ms=draft.context.now_ms,
+            principal=draft.context.principal,
+        )
+    draft.set(removal_key(directory.entry_id), removal.to_bytes())
+    draft.gone(found.parent_id, directory, found.path)
     return draft.finish(
         directory,
         found.path,
         topic_count=counts.topics,
         directory_count=counts.directories + 1,
     )
+
+
+def _refuse_read_only_below(draft: Draft, path: Path) -> None:
+    # By the marks, which are few: a subtree may hold a million directories.
+    prefix = path.below(draft.mount)
+    for key, _ in draft.snapshot.facts(READ_ONLY):
+        at = draft.snapshot.path_of(int(key[len(READ_ONLY) :], 16))
+        if at is not None and at[: len(prefix)] == prefix and at != prefix:
+            where = draft.mount.join(at)
+            raise ReadOnly(f"{where} is read-only", path=where)
 
 
 def _let_go(draft: Draft, parent_id: int, name: str, topic: Topic, *, goes_in_kafka: bool) -> None:
@@ -144,32 +170,27 @@ def _let_go(draft: Draft, parent_id: int, name: str, topic: Topic, *, goes_in_ka
         draft.put(DELETED_ID, deleted_name(topic.entry_id), waiting)
         return
     draft.release(topic.physical_name)
-    if topic.provision is not Provision.FAILED:
+    if topic.provision is Provision.ACTIVE:
+        # For as long as Kafka's topic is known to be left alone its name is not free anyway.
+        draft.set(detached_key(topic.physical_name), topic.topic_id)
+    elif topic.provision is not Provision.FAILED:
         # A topic that Kafka refused was never there: nothing late can come for it.
         draft.retire(topic.physical_name)
-    if topic.provision is Provision.ACTIVE:
-        draft.set(detached_key(topic.physical_name), topic.topic_id)
 
 
 # -- finishing ---------------------------------------------------------------------------------
 
+# Nobody but the reaper writes below a removed directory: whoever makes, changes or moves something
+# guards every directory above it, by value, and the one that was removed is not there any more. And
+# the reaper is one, elected and fenced. So a step looks at nothing but what it takes.
 
-@dataclass(frozen=True, slots=True)
-class _Removal:
-    """What was decided when a directory was removed; the reaper goes by it, whenever it comes."""
-
-    goes_in_kafka: bool
-    path: Path
-
-    def to_bytes(self) -> bytes:
-        return f"{'kafka' if self.goes_in_kafka else 'keep'}\n{self.path}".encode()
-
-    @classmethod
-    def from_bytes(cls, value: bytes | None) -> _Removal | None:
-        if value is None:
-            return None
-        word, _, path = value.decode().partition("\n")
-        return cls(goes_in_kafka=word == "kafka", path=Path.parse(path))
+_GUARDS_EACH: Final = 2
+_WRITES_EACH: Final = 3
+"""What one entry costs, at most."""
+_BYTES_EACH: Final = 512
+"""What the event of one entry and its keys cost beside its record and its paths, at most about."""
+_AROUND: Final = 2
+"""Guards and writes that others add to a step: its event, the guard of the reaper's role."""
 
 
 class _Leaf(NamedTuple):
@@ -180,24 +201,45 @@ class _Leaf(NamedTuple):
     entry: Entry
     path: Path | None
     """Where it was before the removal, as far as that is known."""
-    removal: _Removal | None
+    removal: Removal | None
     top: bool
     """Whether it is the removed directory itself, not something below it."""
+    size: int
+    """Bytes of its record, about."""
+
+
+class _Room:
+    """How much of one transaction is left."""
+
+    def __init__(self, draft: Draft, limits: Limits | None) -> None:
+        self._draft = draft
+        self._limits = limits
+        self._bytes = 0
+
+    def takes(self, leaf: _Leaf) -> bool:
+        """Whether one more fits; it is counted then. The first always does."""
+        if self._limits is None:
+            return True
+        guards, writes = self._draft.size
+        first = writes == 0
+        self._bytes += 2 * leaf.size + _BYTES_EACH + 2 * MAX_PATH_BYTES
+        holds = self._limits.hold(guards + _GUARDS_EACH + _AROUND, writes + _WRITES_EACH + _AROUND)
+        return first or (holds and self._bytes <= self._limits.max_bytes)
 
 
 def reap_deleted(draft: Draft, command: ReapDeleted) -> Plan:
     """One step of taking removed directories apart; an empty plan when there is nothing to do.
 
-    What stands there as DELETING waits for ``FinishDelete`` and is not touched. Names whose day of
-    retirement is over are forgotten on the way.
+    What stands there as DELETING waits for ``FinishDelete`` and is not touched.
     """
-    topics = directories = done = 0
+    topics = directories = 0
+    room = _Room(draft, command.limits)
     for leaf in islice(_leaves(draft), max(0, command.limit)):
-        done += 1
+        if not room.takes(leaf):
+            break
         topics += isinstance(leaf.entry, Topic)
         directories += isinstance(leaf.entry, Directory)
         _reap(draft, leaf)
-    _forget_retired(draft, command.limit - done)
     return draft.finish(topic_count=topics, directory_count=directories)
 
 
@@ -207,29 +249,36 @@ def _leaves(draft: Draft) -> Iterator[_Leaf]:
     if place is None:
         return
     for name, container in place.containers.items():
-        removal = _Removal.from_bytes(snapshot.fact(removal_key(container.entry_id)))
+        removal = Removal.of(snapshot, container.entry_id)
         path = removal.path if removal else None
         node = snapshot.node(container.entry_id)
         if isinstance(container, Directory) and node is not None:
             yield from _below(draft, node, path, removal)
-        yield _Leaf(DELETED_ID, name, container, path, removal, top=True)
+        yield _Leaf(DELETED_ID, name, container, path, removal, top=True, size=0)
 
 
-def _below(
-    draft: Draft, node: Node, path: Path | None, removal: _Removal | None
-) -> Iterator[_Leaf]:
+def _below(draft: Draft, node: Node, path: Path | None, removal: Removal | None) -> Iterator[_Leaf]:
     # Depth first, a directory after what it holds: wherever the caller stops, what was taken so far
     # is a whole step. A path has at most 64 segments, so recursion is safe.
-    for name in node.topics:
-        topic = draft.snapshot.topic(node.entry_id, name)
+    for name, record in node.topics.items():
+        topic = _readable(draft, record)
         if topic is not None:
-            yield _Leaf(node.entry_id, name, topic, _child(path, name), removal, top=False)
+            here = _child(path, name)
+            yield _Leaf(node.entry_id, name, topic, here, removal, top=False, size=len(record))
     for name, container in node.containers.items():
         here = _child(path, name)
         below = draft.snapshot.node(container.entry_id)
         if isinstance(container, Directory) and below is not None:
             yield from _below(draft, below, here, removal)
-        yield _Leaf(node.entry_id, name, container, here, removal, top=False)
+        yield _Leaf(node.entry_id, name, container, here, removal, top=False, size=0)
+
+
+def _readable(draft: Draft, record: bytes) -> Topic | None:
+    try:
+        entry = draft.snapshot.codec.decode(record)
+    except ValueError:
+        return None  # it goes with its directory
+    return entry if isinstance(entry, Topic) else None
 
 
 def _child(path: Path | None, name: str) -> Path | None:
@@ -243,8 +292,8 @@ def _reap(draft: Draft, leaf: _Leaf) -> None:
             goes = leaf.removal is not None and leaf.removal.goes_in_kafka
             _let_go(draft, leaf.parent_id, leaf.name, entry, goes_in_kafka=goes)
         case Directory():
-            draft.expect_nothing_newer(directory_range(entry.entry_id))
             draft.take(leaf.parent_id, leaf.name, entry)
+            _drop_unreadable(draft, entry.entry_id)
         case Link():
             draft.take(leaf.parent_id, leaf.name, entry)
         case Mount():
@@ -262,26 +311,38 @@ def _reap(draft: Draft, leaf: _Leaf) -> None:
         draft.gone(leaf.parent_id, entry, where, leaf.path)
 
 
-def _forget_retired(draft: Draft, most: int) -> None:
-    over = (
-        key for key, value in draft.snapshot.facts(RETIRED) if int(value) <= draft.context.now_ms
-    )
-    for key in islice(over, max(0, most)):
+def _drop_unreadable(draft: Draft, directory_id: int) -> None:
+    """What cannot be read was not taken before its directory; without one nobody would find it."""
+    snapshot, within = draft.snapshot, directory_range(directory_id)
+    node = snapshot.node(directory_id)
+    for name, record in node.topics.items() if node is not None else ():
+        if _readable(draft, record) is None:
+            draft.unset(entry_key(directory_id, Kind.TOPIC, name))
+    for key in snapshot.quarantined:
+        if key.startswith(within) and key != within:
+            draft.unset(key)
+
+
+def forget_retired(draft: Draft, command: ForgetRetired) -> Plan:
+    """Physical names may be used again."""
+    for name in command.names:
+        key = retired_key(name)
         value = draft.snapshot.fact(key)
-        draft.expect(key, value)
-        draft.unset(key)
+        if value is not None and int(value) <= draft.context.now_ms:
+            draft.expect(key, value)
+            draft.unset(key)
+    return draft.finish()
 
 
 def finish_delete(draft: Draft, command: FinishDelete) -> Plan:
-    """Kafka's topic is gone: so is the entry, and its name is retired for a day."""
-    topic = draft.snapshot.topic(DELETED_ID, command.name)
-    if (
-        topic is None
-        or topic.entry_id != command.entry_id
-        or topic.provision is not Provision.DELETING
-    ):
-        return draft.finish()
-    draft.take(DELETED_ID, command.name, topic)
-    draft.release(topic.physical_name)
-    draft.retire(topic.physical_name)
-    return draft.finish(topic, topic_count=1)
+    """Kafka's topics are gone: so are the entries, and the names are retired for a day."""
+    count = 0
+    for name, entry_id in command.topics:
+        topic = draft.snapshot.topic(DELETED_ID, name)
+        if topic is None or topic.entry_id != entry_id or topic.provision is not Provision.DELETING:
+            continue
+        count += 1
+        draft.take(DELETED_ID, name, topic)
+        draft.release(topic.physical_name)
+        draft.retire(topic.physical_name)
+    return draft.finish(topic_count=count)

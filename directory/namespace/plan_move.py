@@ -229,12 +229,13 @@ def _raise_mounts_below(draft: Draft, path: Path, new_path: Path) -> None:
 
 
 def _mark_read_only_below(draft: Draft, path: Path) -> None:
-    # Who removes the directory that they move into is to notice them.
+    # Who removes the directory that they move into is to notice them: one mark is enough for that.
     prefix = path.below(draft.mount)
     for key, value in draft.snapshot.facts(READ_ONLY):
         at = draft.snapshot.path_of(int(key[len(READ_ONLY) :], 16))
         if at is not None and at[: len(prefix)] == prefix and at != prefix:
             draft.set(key, value)
+            return
 
 
 def _leave_link(draft: Draft, found: Standing, new_path: Path) -> None:

@@ -5,7 +5,9 @@ Refuses to know what comes from above the mount; that joins with policies across
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
 
 from directory.namespace.draft import Draft
 from directory.namespace.entry import ROOT_ID, Directory, Policies
@@ -15,7 +17,17 @@ from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import QuotaExceeded, ReadOnly
 from resolver.path import Path, is_system
 
-__all__ = ["check_room", "check_writable", "directories_below", "inherited", "path_of"]
+__all__ = [
+    "NOBODY",
+    "check_room",
+    "check_writable",
+    "directories_below",
+    "inherited",
+    "path_of",
+    "upwards",
+]
+
+NOBODY: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 def path_of(draft: Draft, node: Node) -> Path:
@@ -40,7 +52,7 @@ def check_writable(draft: Draft, node: Node, own: Policies | None = None) -> Non
         if own.read_only:
             raise ReadOnly("the entry itself is read-only")
         return
-    for above in _upwards(draft.snapshot, node):
+    for above in upwards(draft.snapshot, node):
         read_only = above.directory.policies.read_only
         if read_only:
             path = path_of(draft, above)
@@ -49,22 +61,29 @@ def check_writable(draft: Draft, node: Node, own: Policies | None = None) -> Non
             return
 
 
-def check_room(draft: Draft, node: Node, more: int, unless: frozenset[int] = frozenset()) -> None:
+def check_room(
+    draft: Draft,
+    node: Node,
+    more: int,
+    unless: frozenset[int] = frozenset(),
+    arriving: Mapping[int, int] = NOBODY,
+) -> None:
     """Every directory above that sets ``max_topics`` must have room for ``more`` topics.
 
     System topics do not count. Two creates at the same moment in two directories below the same
     quota may both be let through; the next one is refused. ``unless`` holds directories whose
-    quota counts these topics already.
+    quota counts these topics already, ``arriving`` how many others the same plan brings, by
+    directory.
 
     Raises:
         QuotaExceeded: names the directory, its limit and what it has.
     """
-    for above in _upwards(draft.snapshot, node):
+    for above in upwards(draft.snapshot, node):
         limit = above.directory.policies.max_topics
         if limit is None or above.entry_id in unless:
             continue
         draft.expect_nothing_newer(directory_range(node.entry_id))
-        have = _user_topics(draft.snapshot, above)
+        have = _user_topics(draft.snapshot, above) + arriving.get(above.entry_id, 0)
         if have + more > limit:
             path = path_of(draft, above)
             raise QuotaExceeded(
@@ -100,7 +119,8 @@ def directories_below(snapshot: Snapshot, node: Node) -> Iterator[Node]:
         )
 
 
-def _upwards(snapshot: Snapshot, node: Node) -> Iterator[Node]:
+def upwards(snapshot: Snapshot, node: Node) -> Iterator[Node]:
+    """The directory and those above it, up to the root directory."""
     here: Node | None = node
     while here is not None:
         yield here

@@ -24,7 +24,6 @@ from directory.namespace.command import (
 )
 from directory.namespace.entry import Policies, Provision, Topic
 from directory.namespace.mapping import MappingRule, split_on
-from resolver.errors import AlreadyExists
 from tests.trees import Cluster, path
 
 
@@ -63,10 +62,13 @@ class Committed:
     def record(self, news: list[TopicNews]) -> None:
         self.log.append(("record", [str(one.path) for one in news]))
 
-    def move(self, source: Any, target: Any) -> None:
-        if target.name == "taken":
-            raise AlreadyExists("something stands there")
-        self.log.append(("move", str(source), str(target)))
+    def move(self, moves: Any) -> list[str]:
+        self.log.append(("move", [(str(source), str(target)) for source, _, target in moves]))
+        return [
+            f"{source} cannot be moved to {target}: something stands there"
+            for source, _, target in moves
+            if target.name == "taken"
+        ]
 
 
 def test_new_known_moved_and_taken_over_topics_are_told_apart_and_done_so() -> None:
@@ -90,13 +92,16 @@ def test_new_known_moved_and_taken_over_topics_are_told_apart_and_done_so() -> N
         "x.taken": ("move", "/la/x/taken"),
     }
     commits = Committed()
-    done = told(adoption.carry_out(rows, commits))  # type: ignore[arg-type]
+    finished = adoption.carry_out(rows, commits)  # type: ignore[arg-type]
+    done = told(finished)
     assert commits.log == [
         ("adopt", [(("new",), "new")]),
         ("record", ["/la/there"]),
-        ("move", "/la/x.a", "/la/x/a"),
+        ("move", [("/la/x.a", "/la/x/a"), ("/la/x.taken", "/la/x/taken")]),
     ]
     assert done["x.taken"] == ("keep", "/la/x.taken"), "it stays where it was"
+    (stays,) = [row for row in finished if row.physical_name == "x.taken"]
+    assert stays.message == "it cannot be moved to /la/x/taken: something stands there"
     assert done["x.a"] == ("move", "/la/x/a")
 
 

@@ -11,16 +11,14 @@ import pytest
 from directory.kafka.commits import LeadershipLost, TopicCommits
 from directory.namespace.command import (
     Command,
-    CreateDirectory,
     FinishDelete,
-    MoveEntry,
     Observed,
     Plan,
     RecordTopics,
     TopicNews,
 )
 from directory.store.base import Guard, KeyIs, Limits, Put, Write
-from resolver.errors import AlreadyExists, InvalidPath, LimitExceeded, LostRace, StoreUnavailable
+from resolver.errors import InvalidPath, LimitExceeded, LostRace, StoreUnavailable
 from tests.trees import path
 
 GUARD = KeyIs(b"l/reconciler", b"me")
@@ -90,7 +88,7 @@ def test_every_commit_of_the_leader_holds_its_guard_and_an_operators_none() -> N
         script = Script()
         made = commits(script, office)
         made.record(news(1))
-        made.finish("x", 1)
+        made.finish([("x", 1)])
         made.detach("x", 1, "phys", b"id")
         made.put([Put(b"k/pin", b"K")])
         assert script.guards == [guards] * 4
@@ -103,9 +101,9 @@ def test_nothing_is_committed_by_who_does_not_lead_any_more() -> None:
     office.release()
     for attempt in (
         lambda: made.record(news(1)),
-        lambda: made.finish("x", 1),
+        lambda: made.finish([("x", 1)]),
+        lambda: made.move([(path("/la/a"), 1, path("/la/b"))]),
         lambda: made.put(()),
-        made.reap,
     ):
         with pytest.raises(LeadershipLost):
             attempt()
@@ -127,24 +125,33 @@ def test_a_guard_that_does_not_hold_is_the_end_of_the_term() -> None:
         commits(script, Office()).record(news(1))
 
 
+def sizes(script: Script) -> list[int]:
+    return [len(command.news) for command in script.commands if isinstance(command, RecordTopics)]
+
+
 def test_much_is_cut_into_batches_in_order() -> None:
     script = Script()
-    commits(script, Office(), Limits(max_writes=80, max_bytes=1 << 20)).record(news(25))
-    assert [
-        len(command.news) for command in script.commands if isinstance(command, RecordTopics)
-    ] == [
-        10,
-        10,
-        5,
-    ]
-    assert recorded(script) == [f"/t{number}" for number in range(25)]
+    commits(script, Office(), Limits(max_writes=60, max_bytes=1 << 20)).record(news(36))
+    assert sizes(script) == [10, 11, 12, 3]
+    assert recorded(script) == [f"/t{number}" for number in range(36)]
 
 
-def test_what_is_too_big_all_the_same_is_halved() -> None:
+def test_how_many_fit_is_found_out_and_remembered() -> None:
     script = Script()
     script.refuse = lambda command: LimitExceeded("too big") if len(command.news) > 3 else None
-    commits(script, Office()).record(news(10))
-    assert recorded(script) == [f"/t{number}" for number in range(10)]
+    made = commits(script, Office())
+    made.record(news(100))
+    assert recorded(script) == [f"/t{number}" for number in range(100)]
+    assert max(sizes(script)) == 3
+    asked = len(script.commands)
+    made.record(news(3))
+    assert len(script.commands) == asked + 1
+
+
+def test_a_batch_is_never_larger_than_others_can_wait_for() -> None:
+    script = Script()
+    commits(script, Office(), Limits(20_000, 1 << 24)).record(news(5_000))
+    assert max(sizes(script)) == 1_000
 
 
 def test_one_topic_that_cannot_be_taken_in_is_told_and_spoils_no_other() -> None:
@@ -181,24 +188,13 @@ def test_a_store_that_is_away_is_not_asked_again_in_halves() -> None:
     assert len(asked) == 1
 
 
-def test_a_move_makes_the_directories_that_are_missing() -> None:
-    script = Script()
-    made = commits(script, None)
-    made.move(path("/la/a"), path("/la/d/e/a"))
-    assert script.commands[0] == CreateDirectory(path=path("/la/d/e"), make_parents=True)
-    assert isinstance(script.commands[1], MoveEntry)
-    script.refuse = lambda command: (
-        AlreadyExists("there") if isinstance(command, CreateDirectory) else None
-    )
-    made.move(path("/la/b"), path("/la/d/e/b"))
-    assert isinstance(script.commands[-1], MoveEntry)
-
-
 def test_an_empty_batch_asks_nobody() -> None:
     script = Script()
     made = commits(script, Office())
     made.record([])
     made.adopt([])
+    made.finish([])
+    made.move([])
     assert script.commands == []
-    made.finish("x", 1)
-    assert script.commands == [FinishDelete(name="x", entry_id=1)]
+    made.finish([("x", 1)])
+    assert script.commands == [FinishDelete(topics=(("x", 1),))]

@@ -14,6 +14,7 @@ from directory.namespace.command import (
     CreateTopic,
     DeleteEntry,
     FinishDelete,
+    ForgetRetired,
     MoveEntry,
     Observed,
     ReapDeleted,
@@ -22,7 +23,9 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import DELETED_ID, Kind, Policies, Provision, Topic, etag_of
-from directory.namespace.keys import detached_key, mounted_key, retired_key
+from directory.namespace.keys import LEVEL, detached_key, mounted_key, retired_key
+from directory.namespace.removal import Removal, removals
+from directory.store.base import Limits, Put
 from resolver.errors import (
     Absent,
     EtagMismatch,
@@ -125,13 +128,13 @@ def test_a_kafka_topic_that_goes_too_waits_with_its_claim() -> None:
     assert cluster.rows.under(b"p/") == {b"p/t": b"t"}
     refused(cluster, CreateTopic(path=path("/la/u"), physical_name="t"), PhysicalNameRetired, "t.2")
 
-    finished = cluster.do(FinishDelete(name=name, entry_id=found.entry_id))
+    finished = cluster.do(FinishDelete(topics=((name, found.entry_id),)))
     assert finished.changes == ()  # its removal was told when it was marked
     assert cluster.show() == ""
     assert cluster.rows.under(b"p/") == {}
     assert cluster.snapshot.fact(retired_key("t")) is not None
     assert cluster.snapshot.fact(detached_key("t")) is None
-    assert cluster.plan(FinishDelete(name=name, entry_id=found.entry_id)).writes == ()
+    assert cluster.plan(FinishDelete(topics=((name, found.entry_id),))).writes == ()
 
 
 def test_finishing_another_topic_does_nothing() -> None:
@@ -140,15 +143,16 @@ def test_finishing_another_topic_does_nothing() -> None:
     found = became(cluster, "/la/t", Provision.ACTIVE)
     cluster.do(rm("/la/t"), deletes_in_kafka=True)
     name = f"{found.entry_id:016x}"
-    assert cluster.plan(FinishDelete(name=name, entry_id=found.entry_id + 1)).writes == ()
-    assert cluster.plan(FinishDelete(name="nobody", entry_id=found.entry_id)).writes == ()
+    assert cluster.plan(FinishDelete(topics=((name, found.entry_id + 1),))).writes == ()
+    assert cluster.plan(FinishDelete(topics=(("nobody", found.entry_id),))).writes == ()
 
 
 @pytest.mark.parametrize(
     ("provision", "in_kafka", "waits", "left", "retired"),
     [
         (Provision.ACTIVE, True, True, False, False),
-        (Provision.ACTIVE, False, False, True, True),
+        # Left alone in Kafka its name is not free, for as long as that is so.
+        (Provision.ACTIVE, False, False, True, False),
         (Provision.MISSING, True, True, False, False),
         (Provision.MISSING, False, False, False, True),
         # Another topic has the name in Kafka: nothing is done to it, whatever is allowed.
@@ -443,7 +447,7 @@ def test_the_reaper_does_as_was_decided_at_the_time() -> None:
     assert [*cluster.rows.under(b"x/")] == [b"x/kept.t"]
     assert cluster.rows.under(b"p/") == {b"p/gone_t": b"gone.t"}
     for name, one in deleting(cluster).items():
-        cluster.do(FinishDelete(name=name, entry_id=one.entry_id))
+        cluster.do(FinishDelete(topics=((name, one.entry_id),)))
     assert cluster.show() == ""
     assert cluster.rows.under(b"p/") == {}
 
@@ -473,12 +477,76 @@ def test_news_of_a_topic_in_a_removed_directory_does_not_stop_the_reaper() -> No
     assert cluster.show() == ""
 
 
-def test_the_reaper_forgets_names_whose_day_is_over() -> None:
+def test_names_whose_day_is_over_are_forgotten_and_no_others() -> None:
     cluster = Cluster()
     cluster.do(topic("/la/t"), rm("/la/t"))
-    assert cluster.plan(ReapDeleted(), now_ms=NOW_MS + DAY_MS - 1).writes == ()
-    cluster.do(ReapDeleted(), now_ms=NOW_MS + DAY_MS)
-    assert cluster.rows.under(b"r/") == {}
+    cluster.do(topic("/la/u"))
+    cluster.do(rm("/la/u"), now_ms=NOW_MS + 5)
+    forget = ForgetRetired(names=("t", "u", "never"))
+    assert cluster.plan(forget, now_ms=NOW_MS + DAY_MS - 1).writes == ()
+    cluster.do(forget, now_ms=NOW_MS + DAY_MS)
+    assert [*cluster.rows.under(b"r/")] == [b"r/u"]
+    late = cluster.plan(forget, now_ms=NOW_MS + DAY_MS + 5)
+    cluster.do(CreateTopic(path=path("/la/u")), now_ms=NOW_MS + DAY_MS + 5)
+    cluster.do(rm("/la/u"), now_ms=NOW_MS + DAY_MS + 6)
+    assert not cluster.commit(late), "it was retired anew meanwhile"
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_writes=30, max_bytes=1 << 20),
+        Limits(max_writes=12, max_guards=12, max_bytes=1 << 20),
+        Limits(max_writes=1000, max_bytes=40_000),
+    ],
+)
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_step_takes_what_one_transaction_holds(limits: Limits, *, goes: bool) -> None:
+    cluster = Cluster()
+    forest(cluster)
+    for name in ("a", "b/c"):
+        for number in range(3):
+            became(cluster, f"/la/x/{name}/t{number}", Provision.ACTIVE)
+    cluster.do(rm("/la/x", recursive=True), deletes_in_kafka=goes)
+    steps = 0
+    while (made := cluster.do(ReapDeleted(limit=1000, limits=limits))).writes:
+        # The reaper's own guard and the event come with it.
+        assert limits.hold(len(made.guards) + 1, len(made.writes) + 1)
+        steps += 1
+    assert 2 <= steps <= 9
+    assert len(deleting(cluster)) == (6 if goes else 0)
+
+
+def test_how_much_is_left_of_a_removal_is_known_without_counting() -> None:
+    cluster = Cluster()
+    forest(cluster)
+    cluster.do(rm("/la/x", recursive=True))
+    (one,) = removals(cluster.snapshot)
+    assert one.removal == Removal(goes_in_kafka=False, path=path("/la/x"))
+    assert one.left == 12 + 6
+    cluster.do(ReapDeleted(limit=5))
+    (one,) = removals(cluster.snapshot)
+    assert one.left == 18 - 5
+    reap_all(cluster)
+    assert [*removals(cluster.snapshot)] == []
+
+
+def test_from_level_2_on_it_is_kept_how_large_a_removal_was_and_whose() -> None:
+    cluster = Cluster()
+    forest(cluster)
+    assert cluster.rows.commit((), (Put(LEVEL, b"2"),))
+    cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, (Put(LEVEL, b"2"),))
+    cluster.do(rm("/la/x", recursive=True), deletes_in_kafka=True)
+    (one,) = removals(cluster.snapshot)
+    assert one.removal == Removal(
+        goes_in_kafka=True,
+        path=path("/la/x"),
+        entries=18,
+        started_at_ms=NOW_MS,
+        principal="User:ana",
+    )
+    reap_all(cluster)
+    assert cluster.show() == "keep/"
 
 
 def test_adoption_does_not_take_in_what_is_being_removed() -> None:

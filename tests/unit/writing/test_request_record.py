@@ -15,7 +15,9 @@ from directory.namespace.command import (
     CreateTopic,
     DeleteEntry,
     FinishDelete,
+    ForgetRetired,
     MoveEntry,
+    MoveTopics,
     Observed,
     Plan,
     ReapDeleted,
@@ -66,7 +68,9 @@ COMMANDS: list[Command] = [
     RecordTopics(news=(TopicNews(path=path("/a"), entry_id=3, topic_id=b"x"),)),
     ReapDeleted(),
     ReapDeleted(limit=5),
-    FinishDelete(name="t", entry_id=3),
+    FinishDelete(topics=(("t", 3),)),
+    ForgetRetired(names=("t",)),
+    MoveTopics(moves=((path("/a"), 3, path("/b")),)),
 ]
 
 
