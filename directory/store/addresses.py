@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from directory.store.base import Incompatible, Store
+from directory.store.base import Identity, Incompatible, Store
 
-__all__ = ["open_store"]
+__all__ = ["describe_address", "find_identity", "open_store"]
 
 
 def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Store:
@@ -29,3 +29,37 @@ def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Sto
             )
         case _:
             raise Incompatible(f"store {address}: unknown kind of store; use sqlite:///file")
+
+
+def find_identity(address: str) -> Identity | None:
+    """Whose store is there; None: none is. Makes nothing, and changes nothing.
+
+    Raises:
+        Incompatible: no address, or what is there is not a store that this version can use.
+        StoreAway: it did not answer in time.
+    """
+    match address.partition("://")[0]:
+        case "sqlite":
+            from directory.store.database import find_identity
+            from directory.store.sqlite import database_path
+
+            return find_identity(database_path(address))
+        case _:
+            open_store(address, "")
+            raise AssertionError("a store of an unknown kind was opened")
+
+
+def describe_address(address: str) -> str:
+    """As the store there describes itself: without secrets, the same however it is written.
+
+    Raises:
+        Incompatible: no address.
+    """
+    match address.partition("://")[0]:
+        case "sqlite":
+            from directory.store.sqlite import database_path
+
+            return f"sqlite:///{database_path(address)}"
+        case _:
+            open_store(address, "")
+            raise AssertionError("a store of an unknown kind was opened")

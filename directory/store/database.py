@@ -30,9 +30,10 @@ from directory.store.schema import (
     identity_of,
     is_empty,
     refuse_foreign,
+    refuse_unknown,
 )
 
-__all__ = ["BUSY_SECONDS", "DatabaseFile", "away_on_error"]
+__all__ = ["BUSY_SECONDS", "DatabaseFile", "away_on_error", "find_identity"]
 
 BUSY_SECONDS: Final = 5.0
 _WRITER_CACHE_KIB: Final = 16_384
@@ -55,6 +56,31 @@ def _damaged(path: Path, found: str) -> str:
         f"{path}: damaged ({found}); if a backup was put there, stop every server of this store,"
         f" put it there again and remove {path.name}-wal and {path.name}-shm"
     )
+
+
+def find_identity(path: Path) -> Identity | None:
+    """Whose store the file is, as it is now; None: there is none, or nothing in it.
+
+    Raises:
+        Incompatible: it is something else, or cannot be read.
+        StoreAway
+    """
+    if not path.exists() or not path.stat().st_size:
+        return None
+    try:
+        # Not read-only: a file whose writer was killed is only whole with its log.
+        uri = f"{path.as_uri()}?mode=rw"
+        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as connection:
+            if is_empty(connection):
+                return None
+            refuse_unknown(connection)
+            return identity_of(connection)
+    except Incompatible as reason:
+        raise Incompatible(f"{path}: {reason}") from None
+    except sqlite3.OperationalError as error:
+        raise StoreAway(f"{path}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise Incompatible(f"{path}: is no sqlite database ({error})") from error
 
 
 class DatabaseFile:

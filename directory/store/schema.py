@@ -26,6 +26,7 @@ __all__ = [
     "identity_of",
     "is_empty",
     "refuse_foreign",
+    "refuse_unknown",
     "sealed_of",
 ]
 
@@ -139,8 +140,8 @@ def sealed_of(connection: sqlite3.Connection) -> str:
     return "" if row is None else str(row[0])
 
 
-def refuse_foreign(connection: sqlite3.Connection, cluster: str, cluster_id: str | None) -> None:
-    """Looks whether it is a store of this cluster that this version can use.
+def refuse_unknown(connection: sqlite3.Connection) -> None:
+    """Looks whether it is a store that this version can use, whosever it is.
 
     Raises:
         Incompatible: why it is not, without naming the file.
@@ -154,6 +155,15 @@ def refuse_foreign(connection: sqlite3.Connection, cluster: str, cluster_id: str
             f"has schema version {version}, made by a newer kdir; this one knows up to"
             f" {SCHEMA_VERSION}"
         )
+
+
+def refuse_foreign(connection: sqlite3.Connection, cluster: str, cluster_id: str | None) -> None:
+    """Looks whether it is a store of this cluster that this version can use.
+
+    Raises:
+        Incompatible: why it is not, without naming the file.
+    """
+    refuse_unknown(connection)
     found = identity_of(connection)
     if found.cluster != cluster:
         raise Incompatible(
