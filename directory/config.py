@@ -124,6 +124,8 @@ class ServerConfig:
     site: str = ""
     listen: str = DEFAULT_LISTEN
     advertise: tuple[str, ...] = ()
+    metrics: str = ""
+    """Where Prometheus is answered, ``host:port``; empty = nowhere."""
     parent: tuple[str, ...] = ()
     kafka: KafkaConfig | None = None
     links: tuple[SiteLink, ...] = ()
@@ -195,6 +197,9 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
     cluster = top.text("cluster", default_cluster(mount))
     listen = top.text("listen", DEFAULT_LISTEN)
     check_loopback(listen)
+    metrics = top.text("metrics", "")
+    if metrics:
+        check_loopback(metrics, "metrics")
     for key in ("tls", "auth"):
         if top.take(key, None) is not None:
             raise ConfigError(
@@ -207,6 +212,7 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
         site=top.text("site", ""),
         listen=listen,
         advertise=top.addresses("advertise"),
+        metrics=metrics,
         parent=top.addresses("parent"),
         kafka=_kafka(top.table("kafka")),
         links=_links(top.table("links"), mount),
@@ -223,7 +229,7 @@ def _name(key: str, value: str) -> str:
     return value
 
 
-def check_loopback(listen: str) -> None:
+def check_loopback(listen: str, key: str = "listen") -> None:
     """Without identities a server listens on loopback only (DESIGN §10).
 
     Raises:
@@ -232,7 +238,7 @@ def check_loopback(listen: str) -> None:
     parts = split_address(listen)
     if parts is None:
         raise ConfigError(
-            f"listen: found {listen!r}; host:port such as {DEFAULT_LISTEN} would be right"
+            f"{key}: found {listen!r}; host:port such as {DEFAULT_LISTEN} would be right"
         )
     host = parts[0]
     if host == "localhost":
@@ -243,7 +249,7 @@ def check_loopback(listen: str) -> None:
     except ValueError:
         pass
     raise ConfigError(
-        f"listen: found {listen!r}; without [tls] a server listens on loopback only, such as "
+        f"{key}: found {listen!r}; without [tls] a server listens on loopback only, such as "
         f"127.0.0.1:{parts[1]}"
     )
 

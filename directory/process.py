@@ -16,9 +16,11 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING
 
+from directory import logs
 from directory.config import (
     DEFAULT_LISTEN,
     ConfigError,
@@ -38,10 +40,14 @@ from resolver.path import Path
 
 if TYPE_CHECKING:
     from directory.cluster import Cluster
+    from directory.metrics.endpoint import MetricsEndpoint
     from directory.services.server import DirectoryServer
 
 __all__ = ["main"]
 
+_LAST_PORT = 65_535
+LOG_FORMAT = "KDIR_LOG_FORMAT"
+"""Names the form of log lines where no ``--log-format`` does."""
 HOLD_BACK = "KDIR_FEATURE_LEVEL"
 """Names the feature level that a server is held back to, as if it were an older one."""
 _log = logging.getLogger("directory")
@@ -54,6 +60,8 @@ examples:
   kdir server --config /etc/kdir/            every *.toml in the folder, in one process
   kdir server --config la.toml --processes 4  four processes, one port, one store
   kdir server --check --config server.toml   say what it would do, and do nothing
+  kdir server --config la.toml --metrics 127.0.0.1:9420 --log-format json
+      for Prometheus at http://127.0.0.1:9420/metrics, and one JSON object a log line
 """
 
 
@@ -93,11 +101,24 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="so many processes share the port and the store; default 1",
     )
-    # What the supervisor tells the processes that it starts: where to listen, by key.
+    parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="answer /metrics, /healthz and /readyz there; one of several processes at PORT + 1, "
+        "and so on",
+    )
+    # What the supervisor tells the processes that it starts: where to listen, by key, and which
+    # one of them it is, from 0.
     parser.add_argument("--bound", action="append", default=[], help=argparse.SUPPRESS)
+    parser.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help="validate, say what it would do, end")
     parser.add_argument(
         "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR")
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=logs.FORMATS,
+        help=f"lines for people, or a JSON object each; default ${LOG_FORMAT}, or text",
     )
     return parser
 
@@ -106,33 +127,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM or SIGINT."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = _parser().parse_args(given)
-    logging.basicConfig(
-        level=options.log_level,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
     try:
+        form = logs.set_up(_log_format(options.log_format), options.log_level)
         if not 1 <= options.processes <= MOST_PROCESSES:
             raise ConfigError(
                 f"--processes: found {options.processes}; 1 to {MOST_PROCESSES} would be right"
             )
         configs = _configs(options)
+        metrics = _metrics(configs, options)
         if options.check:
             for config in configs:
                 sys.stdout.write(_intent(config, options.processes) + "\n")
+            for address in metrics:
+                sys.stdout.write(f"metrics: would be told at http://{address}/metrics\n")
             return 0
         if options.bound:
             bound = dict(one.split("=", 1) for one in options.bound)
-            return _run(configs, bound)
+            return _run(configs, form, metrics[options.place :][:1], bound)
+        for address in metrics:
+            _check_free(address, "metrics")
         if options.processes > 1:
             return _supervise(configs, given, options.processes)
-        return _run(configs)
+        return _run(configs, form, metrics)
     except (ConfigError, Incompatible, KdirError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {logs.redacted(str(error))}\n")
         return 2
     except StoreAway as error:
-        sys.stderr.write(f"error: the store cannot be reached: {error}\n")
+        sys.stderr.write(f"error: the store cannot be reached: {logs.redacted(str(error))}\n")
         return 3
+
+
+def _log_format(named: str | None) -> str:
+    form = named or os.environ.get(LOG_FORMAT) or logs.FORMATS[0]
+    if form not in logs.FORMATS:
+        raise ConfigError(f"{LOG_FORMAT}: found {form!r}; {' or '.join(logs.FORMATS)} is right")
+    return form
+
+
+def _metrics(configs: Sequence[ServerConfig], options: argparse.Namespace) -> list[str]:
+    """Where each process answers Prometheus: none, or as many as there are processes.
+
+    One port for all would give each scrape another process's numbers.
+    """
+    named = dict.fromkeys(config.metrics for config in configs if config.metrics)
+    if options.metrics is not None:
+        check_loopback(options.metrics, "--metrics")
+        named = {options.metrics: None}
+    if len(named) > 1:
+        raise ConfigError(
+            f"metrics: found {' and '.join(named)}; these clusters share a process, which has one "
+            f"such address"
+        )
+    for address in named:
+        host, port = address.rpartition(":")[0], int(address.rpartition(":")[2])
+        last = port + options.processes - 1
+        if last > _LAST_PORT:
+            raise ConfigError(f"metrics: found {address}; {options.processes} processes need more")
+        ports = range(port, last + 1) if port else [0] * options.processes
+        return [f"{host}:{one}" for one in ports]
+    return []
 
 
 def _configs(options: argparse.Namespace) -> list[ServerConfig]:
@@ -203,8 +256,20 @@ def _supervise(configs: Sequence[ServerConfig], arguments: Sequence[str], count:
         ).run()
 
 
-def _run(configs: Sequence[ServerConfig], bound: Mapping[str, str] | None = None) -> int:
-    """Serves in this process. ``bound``: where, by ``_own_address``, as one of several."""
+def _run(
+    configs: Sequence[ServerConfig],
+    form: logs.Form,
+    metrics: Sequence[str],
+    bound: Mapping[str, str] | None = None,
+) -> int:
+    """Serves in this process.
+
+    Args:
+        configs: its clusters.
+        form: of its log lines.
+        metrics: where Prometheus is answered; one address, or none.
+        bound: where it listens, by ``_own_address``, as one process of several.
+    """
     # Heavy, and nothing for a supervisor or a check.
     from directory.cluster import Cluster
     from directory.services.server import DirectoryServer
@@ -218,15 +283,21 @@ def _run(configs: Sequence[ServerConfig], bound: Mapping[str, str] | None = None
     servers: list[DirectoryServer] = []
     addresses: dict[str, str] = {}
     clusters: list[Cluster] = []
-    try:
+    with ExitStack() as stack:
+        # Told first, ended last: who asks in between hears that nothing is ready.
+        for address in metrics:
+            stack.enter_context(closing(_told_to_prometheus(address, clusters, servers)))
+        stack.callback(_end, clusters, servers)
         by_listen: dict[str, list[Cluster]] = {}
         if bound is None:
             for listen in dict.fromkeys(config.listen for config in configs):
                 _check_free(listen)
         for config in configs:
             _make_default_folder(config)
-            cluster = Cluster.open(config, partial(_endpoints, config, addresses), level)
+            with logs.working_for(config.cluster):
+                cluster = Cluster.open(config, partial(_endpoints, config, addresses), level)
             clusters.append(cluster)
+            form.servers[config.cluster] = cluster.server_id
             by_listen.setdefault(_own_address(config), []).append(cluster)
         for key, behind in by_listen.items():
             listen = behind[0].config.listen if bound is None else _bound_at(bound, key)
@@ -234,7 +305,8 @@ def _run(configs: Sequence[ServerConfig], bound: Mapping[str, str] | None = None
             servers.append(server)
             addresses[key] = server.address
         for cluster in clusters:
-            cluster.start()
+            with logs.working_for(cluster.config.cluster):
+                cluster.start()
         for server in servers:
             server.start()
         for cluster in clusters:
@@ -245,12 +317,25 @@ def _run(configs: Sequence[ServerConfig], bound: Mapping[str, str] | None = None
             sys.stdout.flush()
         _serve_until(stop, clusters)
         _log.info("draining")
-    finally:
-        for server in servers:
-            server.drain()
-        for cluster in clusters:
-            cluster.stop()
     return 0
+
+
+def _end(clusters: Sequence[Cluster], servers: Sequence[DirectoryServer]) -> None:
+    for server in servers:
+        server.drain()
+    for cluster in clusters:
+        cluster.stop()
+
+
+def _told_to_prometheus(
+    address: str, clusters: Sequence[Cluster], servers: Sequence[DirectoryServer]
+) -> MetricsEndpoint:
+    from directory.metrics.endpoint import MetricsEndpoint
+
+    endpoint = MetricsEndpoint(address, clusters, servers)
+    sys.stdout.write(f"metrics on http://{endpoint.address}/metrics\n")
+    sys.stdout.flush()
+    return endpoint
 
 
 def _feature_level(text: str) -> int:
@@ -305,7 +390,7 @@ def _end_with_supervisor(stop: threading.Event) -> None:
     stop.set()
 
 
-def _check_free(listen: str) -> None:
+def _check_free(listen: str, key: str = "listen") -> None:
     """Before a store is opened, which may make one: what cannot serve is to touch nothing."""
     host, port = split_address(listen) or ("", 0)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -315,7 +400,7 @@ def _check_free(listen: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise ConfigError(
-                f"listen: cannot bind {listen}: {os.strerror(error.errno or 0)}"
+                f"{key}: cannot bind {listen}: {os.strerror(error.errno or 0)}"
             ) from error
 
 

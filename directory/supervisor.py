@@ -215,7 +215,10 @@ class Supervisor:
         worker.due, worker.started_at = None, self._clock()
         worker.lines.clear()
         process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*self._command, "--place", str(worker.number - 1)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         worker.process = process
         threading.Thread(target=self._follow, args=(worker, process), daemon=True).start()

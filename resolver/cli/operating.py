@@ -288,6 +288,15 @@ VERBS: Final = (
             Option(("--store",), "sqlite:///FILE; default: a file in the state folder", "ADDRESS"),
             Option(("--site",), "the site that it belongs to", "NAME"),
             Option(
+                ("--metrics",), "answer Prometheus, health and readiness there", "HOST:PORT"
+            ),
+            Option(
+                ("--log-format",),
+                "default $KDIR_LOG_FORMAT, or text",
+                "FORMAT",
+                choices=("text", "json"),
+            ),
+            Option(
                 ("--log-level",),
                 "how much to log",
                 "LEVEL",

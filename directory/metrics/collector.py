@@ -1,0 +1,174 @@
+"""Reads every metric when Prometheus asks, from what is in memory; refuses to wait for anything.
+
+Neither the store nor Kafka nor another server is asked: a scrape is quick, most of all while they
+are away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from kdir.v1 import admin_pb2
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from directory.cluster import Cluster
+from directory.health import State, health_of
+from directory.members import VERSION
+from directory.metrics.histogram import Histogram
+from directory.metrics.names import METRICS
+from directory.namespace.keys import LARGE_CHANGE
+from directory.namespace.snapshot import Snapshot
+from directory.services.server import DirectoryServer
+from resolver.errors import NotReady
+
+__all__ = ["ServerCollector"]
+
+_Families = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+_KINDS: Final = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+class _Sheet:
+    """The families of one scrape, in the order of their table, as they are filled in."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, _Families] = {
+            one.name: _KINDS[one.kind](one.name, one.help, labels=one.labels) for one in METRICS
+        }
+
+    def put(self, name: str, value: float, *labels: str) -> None:
+        """One value."""
+        family = self._families[name]
+        if isinstance(family, HistogramMetricFamily):
+            raise TypeError(f"{name} is a histogram")
+        family.add_metric(labels, float(value))
+
+    def spread(self, name: str, histogram: Histogram, *labels: str) -> None:
+        """One histogram; nothing of one that never counted."""
+        family, reading = self._families[name], histogram.read()
+        if not isinstance(family, HistogramMetricFamily):
+            raise TypeError(f"{name} is no histogram")
+        if reading.count:
+            ends = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+            family.add_metric(
+                labels, list(zip(ends, reading.buckets, strict=True)), reading.seconds
+            )
+
+    def families(self) -> Iterator[Family]:
+        """Those that have something to say."""
+        return (one for one in self._families.values() if one.samples)
+
+
+class ServerCollector(Collector):
+    """The clusters and servers of one process."""
+
+    def __init__(self, clusters: Sequence[Cluster], servers: Sequence[DirectoryServer]) -> None:
+        self._clusters: Final = clusters
+        self._servers: Final = servers
+
+    def collect(self) -> Iterator[Family]:
+        sheet = _Sheet()
+        for cluster in self._clusters:
+            _cluster(sheet, cluster)
+        for server in self._servers:
+            _server(sheet, server)
+        return sheet.families()
+
+
+def _cluster(sheet: _Sheet, cluster: Cluster) -> None:
+    name = cluster.config.cluster
+    health, replica = health_of(cluster), cluster.replica
+    mount = str(cluster.mount)
+    sheet.put("kdir_server_info", 1, name, cluster.cluster_id, cluster.server_id, mount, VERSION)
+    sheet.put("kdir_ready", health.ready, name)
+    for state in State:
+        sheet.put("kdir_state", state is health.state, name, state)
+    sheet.put("kdir_replica_age_seconds", replica.age_seconds, name)
+    sheet.put("kdir_watch_restarts_total", getattr(replica, "watch_restarts", 0), name)
+    sheet.put("kdir_replica_reloads_total", getattr(replica, "reloads", 0), name)
+    for outcome, commits in cluster.store.commits.items():
+        sheet.spread("kdir_store_commit_duration_seconds", commits, name, outcome)
+    for outcome, count in cluster.store.reads().items():
+        sheet.put("kdir_store_reads_total", count, name, outcome)
+    _neighbours(sheet, cluster, name)
+    lags = cluster.history.lags()
+    sheet.put("kdir_watchers", len(lags), name)
+    sheet.put("kdir_watcher_lag_events", max(lags, default=0), name)
+    try:
+        snapshot = replica.snapshot
+    except NotReady:
+        return  # what is not known is not said: a tree that is not loaded has not 0 topics
+    _tree(sheet, snapshot, name)
+    _kafka(sheet, cluster, name)
+
+
+def _tree(sheet: _Sheet, snapshot: Snapshot, name: str) -> None:
+    sheet.put("kdir_replica_revision", snapshot.revision, name)
+    sheet.put("kdir_topics", snapshot.topic_count, name)
+    sheet.put("kdir_directories", snapshot.directory_count, name)
+    sheet.put("kdir_quarantined", len(snapshot.quarantined), name)
+    sheet.put("kdir_mounts", len(snapshot.mounts()), name)
+    changes = list(_large_changes(snapshot))
+    sheet.put("kdir_large_changes", len(changes), name)
+    sheet.put("kdir_large_change_left_entries", sum(one.left for one in changes), name)
+
+
+def _large_changes(snapshot: Snapshot) -> Iterator[admin_pb2.Progress]:
+    for value in dict(snapshot.facts(LARGE_CHANGE)).values():
+        try:
+            yield admin_pb2.Progress.FromString(value)
+        except DecodeError:
+            continue  # of a newer version; its servers count it
+
+
+def _neighbours(sheet: _Sheet, cluster: Cluster, name: str) -> None:
+    link = cluster.link_status()
+    if link.configured:
+        sheet.put("kdir_leader", link.holder, name, "parent-link")
+        if not link.standby:  # else another server knows
+            sheet.put("kdir_parent_link_up", link.linked, name)
+            if link.heard_seconds is not None:
+                sheet.put("kdir_parent_heard_seconds", link.heard_seconds, name)
+    sheet.put("kdir_children_linked", cluster.children.linked_count(), name)
+    sheet.put("kdir_children_waiting", len(cluster.children.waiting()), name)
+
+
+def _kafka(sheet: _Sheet, cluster: Cluster, name: str) -> None:
+    if cluster.reconciler is None:
+        return
+    status = cluster.reconciler.status()
+    sheet.put("kdir_leader", status.leader, name, "reconciler")
+    sheet.put("kdir_reconciler_waiting", cluster.reconciler.waiting_count(), name)
+    sheet.put("kdir_kafka_stopped", bool(status.stopped), name)
+    if status.leader:  # else another server knows
+        sheet.put("kdir_kafka_reachable", status.reachable, name)
+        if status.last_sweep_seconds is not None:
+            sheet.put("kdir_kafka_sweep_age_seconds", status.last_sweep_seconds, name)
+    sheet.put("kdir_kafka_pending_topics", status.pending_count, name)
+    sheet.put("kdir_kafka_missing_topics", status.missing_count, name)
+    sheet.put("kdir_kafka_drifting_topics", status.drift_count, name)
+
+
+def _server(sheet: _Sheet, server: DirectoryServer) -> None:
+    at = server.address
+    for (method, code), histogram in server.metrics.calls().items():
+        sheet.spread("kdir_rpc_duration_seconds", histogram, at, method, code)
+    open_now, ended = server.metrics.streams()
+    for method, count in open_now.items():
+        sheet.put("kdir_rpc_streams", count, at, method)
+    for (method, code), count in ended.items():
+        sheet.put("kdir_rpc_streams_total", count, at, method, code)
+    sheet.put("kdir_rpc_streams_limit", server.limits.streams, at)
+    sheet.put("kdir_rpc_waiting_calls", server.waiting_calls, at)
+    sheet.put("kdir_rpc_workers", server.limits.workers, at)
