@@ -287,9 +287,7 @@ VERBS: Final = (
             Option(("--cluster",), "its name; default: the mount, joined by -", "NAME"),
             Option(("--store",), "sqlite:///FILE; default: a file in the state folder", "ADDRESS"),
             Option(("--site",), "the site that it belongs to", "NAME"),
-            Option(
-                ("--metrics",), "answer Prometheus, health and readiness there", "HOST:PORT"
-            ),
+            Option(("--metrics",), "answer Prometheus, health and readiness there", "HOST:PORT"),
             Option(
                 ("--log-format",),
                 "default $KDIR_LOG_FORMAT, or text",
