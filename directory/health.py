@@ -63,7 +63,7 @@ def health_of(cluster: Cluster) -> Health:
     replica = cluster.replica
     # The age is taken once: what is said and what is decided must not be of two moments.
     state, age = replica.state, replica.age_seconds
-    if cluster.draining:
+    if cluster.draining or cluster.members.refused:
         return Health(name, State.DRAINING, ready=False)
     if state is ReplicaState.LOADING:
         return Health(name, State.LOADING, ready=False)

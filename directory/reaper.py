@@ -119,6 +119,12 @@ class Reaper:
         """What holds it up, where this server is the one that reaps; empty = nothing."""
         return self._trouble
 
+    @property
+    def leads(self) -> bool:
+        """Whether this server is the one that reaps, as far as it knows."""
+        leadership = self._leadership
+        return leadership is not None and leadership.held()
+
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -6,6 +6,7 @@ are away.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from directory.cluster import Cluster
 from directory.health import State, health_of
@@ -60,7 +62,7 @@ class _Sheet:
         if not isinstance(family, HistogramMetricFamily):
             raise TypeError(f"{name} is no histogram")
         if reading.count:
-            ends = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+            ends = [floatToGoString(bound) for bound in (*histogram.bounds, math.inf)]
             family.add_metric(
                 labels, list(zip(ends, reading.buckets, strict=True)), reading.seconds
             )
@@ -101,6 +103,10 @@ def _cluster(sheet: _Sheet, cluster: Cluster) -> None:
         sheet.spread("kdir_store_commit_duration_seconds", commits, name, outcome)
     for outcome, count in cluster.store.reads().items():
         sheet.put("kdir_store_reads_total", count, name, outcome)
+    sheet.put("kdir_leader", cluster.reaper.leads, name, "reaper")
+    sheet.put("kdir_servers", len(cluster.members.live()), name)
+    sheet.put("kdir_feature_level", cluster.members.level, name)
+    sheet.put("kdir_feature_level_finalised", cluster.members.finalised, name)
     _neighbours(sheet, cluster, name)
     lags = cluster.history.lags()
     sheet.put("kdir_watchers", len(lags), name)
@@ -170,5 +176,5 @@ def _server(sheet: _Sheet, server: DirectoryServer) -> None:
     for (method, code), count in ended.items():
         sheet.put("kdir_rpc_streams_total", count, at, method, code)
     sheet.put("kdir_rpc_streams_limit", server.limits.streams, at)
-    sheet.put("kdir_rpc_waiting_calls", server.waiting_calls, at)
-    sheet.put("kdir_rpc_workers", server.limits.workers, at)
+    sheet.put("kdir_rpc_waiting_calls", server.waiting_reads, at, "reads")
+    sheet.put("kdir_rpc_waiting_calls", server.waiting_writes, at, "writes")

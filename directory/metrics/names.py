@@ -64,6 +64,9 @@ METRICS: Final = (
     ),
     # -- roles and neighbours -----------------------------------------------------------------
     Metric("kdir_leader", "gauge", "1 where this server holds the role.", ("cluster", "role")),
+    Metric("kdir_servers", "gauge", "Live servers of the cluster."),
+    Metric("kdir_feature_level", "gauge", "The level that this server supports."),
+    Metric("kdir_feature_level_finalised", "gauge", "The level that changes may use."),
     Metric("kdir_parent_link_up", "gauge", "1 while linked; only the elected server says."),
     Metric("kdir_parent_heard_seconds", "gauge", "Since the parent's last word."),
     Metric("kdir_mounts", "gauge", "Clusters that this one mounts."),
@@ -86,7 +89,11 @@ METRICS: Final = (
     Metric("kdir_rpc_duration_seconds", "histogram", "Calls with one answer, inside.", _RPC),
     Metric("kdir_rpc_streams_total", "counter", "Streams that ended.", _RPC),
     Metric("kdir_rpc_streams", "gauge", "Open streams.", ("listen", "method")),
-    Metric("kdir_rpc_streams_limit", "gauge", "limits.streams.", ("listen",)),
-    Metric("kdir_rpc_waiting_calls", "gauge", "Calls that no thread took yet.", ("listen",)),
-    Metric("kdir_rpc_workers", "gauge", "limits.workers.", ("listen",)),
+    Metric("kdir_rpc_streams_limit", "gauge", "Streams at a time, at most.", ("listen",)),
+    Metric(
+        "kdir_rpc_waiting_calls",
+        "gauge",
+        "Calls that no thread took yet, of reads and of writes.",
+        ("listen", "pool"),
+    ),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import admin_pb2
 
+from directory import logs
 from directory.cluster import Cluster
 from directory.members import VERSION
 from directory.services.call import Call
@@ -70,6 +71,7 @@ class AdminService(Service):
             response.authority.cluster.cluster = cluster.config.cluster
             response.authority.cluster.mount = str(cluster.mount)
             response.authority.server = cluster.server_id
+        _store(cluster, response.store_status)
         self._parent(cluster, response.parent)
         if cluster.reconciler is not None:
             _kafka(cluster.reconciler, response.kafka)
@@ -177,6 +179,20 @@ class AdminService(Service):
             snapshot = cluster.replica.snapshot
             response.token = str(Token.of(cluster.cluster_id, snapshot.incarnation, done.revision))
         return response
+
+
+def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
+    replica, store = cluster.replica, cluster.store
+    if replica.state is not ReplicaState.LOADING:
+        out.revision = replica.snapshot.revision
+    out.age_seconds = replica.age_seconds
+    # What a store's failure says may name what only the log should hold (DESIGN §9).
+    out.message = logs.redacted(replica.trouble)
+    out.watch_restarts = getattr(replica, "watch_restarts", 0)
+    out.reloads = getattr(replica, "reloads", 0)
+    out.sealed = store.identity.sealed
+    if store.last_commit_seconds is not None:
+        out.last_commit_seconds = store.last_commit_seconds
 
 
 def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus) -> None:

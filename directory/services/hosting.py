@@ -11,7 +11,7 @@ from directory.cluster import Cluster
 from directory.config import Limits
 from directory.namespace.snapshot import Snapshot
 from directory.services.answers import kind_of
-from directory.services.call import Call
+from directory.services.call import CURRENT, Call
 from directory.services.consistency import read_at
 from directory.services.ready import Ready, error_part, with_authority_index
 from resolver.errors import InvalidArgument, InvalidPath, KdirError
@@ -38,8 +38,8 @@ class Hosting:
             return self._only
         owners = [one for one in self.clusters if one.mount.is_prefix_of(path)]
         if owners:
-            return max(owners, key=lambda one: len(one.mount))
-        return min(self.clusters, key=lambda one: len(one.mount))
+            return _meant(max(owners, key=lambda one: len(one.mount)))
+        return _meant(min(self.clusters, key=lambda one: len(one.mount)))
 
     def pick_holder(self, path: Path) -> Cluster:
         """The cluster whose tree holds the entry at a path, as its parent directory does: for a
@@ -158,6 +158,14 @@ class Hosting:
         if ready is None or not ready.is_of(snapshot, view):
             ready = self._kept[cluster] = Ready(cluster, snapshot, view)
         return ready
+
+
+def _meant(cluster: Cluster) -> Cluster:
+    """Notes for the log which of several clusters a call is about."""
+    call = CURRENT.call
+    if call is not None:
+        call.cluster = cluster.config.cluster
+    return cluster
 
 
 def _error_of(text: str) -> KdirError | None:

@@ -112,9 +112,14 @@ class DirectoryServer:
         return f"{self._listen.rpartition(':')[0]}:{self.port}"
 
     @property
-    def waiting_calls(self) -> int:
-        """Calls with one answer that no thread has taken yet."""
+    def waiting_reads(self) -> int:
+        """Reads that no thread has taken yet."""
         return self._calls._work_queue.qsize()  # noqa: SLF001 - else each call would be counted twice
+
+    @property
+    def waiting_writes(self) -> int:
+        """Writes that no thread has taken yet."""
+        return self._writes.waiting
 
     @property
     def limits(self) -> Limits:

@@ -39,6 +39,11 @@ class WritePool(ThreadPoolExecutor):
         self._moved_at = clock()
         """When a call last ended, or the pool was last not full."""
 
+    @property
+    def waiting(self) -> int:
+        """Calls without a thread."""
+        return max(0, self._inside - self._threads_most)
+
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         with self._lock:
             if self._inside < self._threads_most:
