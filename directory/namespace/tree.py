@@ -40,7 +40,7 @@ ROOT_KEY: Final = entry_key(0, Kind.DIRECTORY, "")
 LEGAL: Final = f"{ascii_letters}{digits}._-".encode()
 """The bytes that names are made of."""
 
-_FACTS: Final = (b"f/", b"k/", b"l/", b"r/", b"x/")
+_FACTS: Final = (b"f/", b"k/", b"l/", b"m/", b"r/", b"x/")
 
 Container = Directory | Link | Mount
 Topics = SortedMap[str, bytes]
