@@ -23,6 +23,7 @@ from directory.federation.children import Children
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.history import History
+from directory.logs import carried
 from directory.members import Members, settle_level
 from directory.metrics.store import MeasuredStore
 from directory.namespace.snapshot import Snapshot
@@ -163,7 +164,8 @@ class Cluster:
         if self.reconciler is not None:
             self.reconciler.start()
         self.reaper.start()
-        threading.Thread(target=self._maintain, name="maintenance", daemon=True).start()
+        maintain = carried(self._maintain)
+        threading.Thread(target=maintain, name="maintenance", daemon=True).start()
 
     def drain(self) -> None:
         """Ends the streams, so that callers go on at another server, and takes no new ones."""

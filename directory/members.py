@@ -29,6 +29,7 @@ from directory.features import (
     refuse_unfinalised,
     refuse_unsupported,
 )
+from directory.logs import carried
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import (
@@ -219,7 +220,7 @@ class Members:
 
     def start(self) -> None:
         """Begins to register, in the background, once the tree is loaded."""
-        self._thread = threading.Thread(target=self._run, name="members", daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name="members", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
+from directory.logs import carried
 from directory.namespace.command import Command, ForgetRetired, Plan, ReapDeleted
 from directory.namespace.entry import DELETED_ID
 from directory.namespace.keys import RETIRED, directory_range
@@ -130,7 +131,7 @@ class Reaper:
     def start(self) -> None:
         """Begins to look for something to do, in a thread."""
         self._unsubscribe = self._replica.subscribe(self._on_applied)
-        self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name="reaper", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:

@@ -19,6 +19,7 @@ from kdir.v1 import federation_pb2, federation_pb2_grpc
 from directory.federation import facts
 from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
+from directory.logs import carried
 from directory.store.base import Leadership, Put, Store, StoreAway, Write
 from directory.store.replica import Replica
 from directory.writer import Writer
@@ -73,7 +74,7 @@ class ParentLink:
         self._stop = threading.Event()
         self._news = threading.Event()
         self._call: grpc.Call | None = None
-        self._thread = threading.Thread(target=self._run, name="parent-link", daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name="parent-link", daemon=True)
         self._holder = False
         self._standby = False
         self._linked = False

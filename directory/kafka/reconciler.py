@@ -30,6 +30,7 @@ from directory.kafka.settings import KafkaSettings, KafkaStatus
 from directory.kafka.sweeper import Sweeper
 from directory.kafka.term import Health, Term
 from directory.kafka.worklist import Work
+from directory.logs import carried
 from directory.namespace.command import Observed
 from directory.namespace.mapping import MappingRule
 from directory.namespace.snapshot import Snapshot
@@ -118,7 +119,7 @@ class Reconciler:
         """Begin to stand for election, and to work once elected, in a thread."""
         self._unsubscribe = self._replica.subscribe(self._on_applied)
         self._thread = threading.Thread(
-            target=self._run, name=f"reconciler {self._cluster}", daemon=True
+            target=carried(self._run), name=f"reconciler {self._cluster}", daemon=True
         )
         self._thread.start()
 

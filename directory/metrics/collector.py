@@ -6,7 +6,6 @@ are away.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -19,7 +18,6 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from directory.cluster import Cluster
 from directory.health import State, health_of
@@ -62,7 +60,7 @@ class _Sheet:
         if not isinstance(family, HistogramMetricFamily):
             raise TypeError(f"{name} is no histogram")
         if reading.count:
-            ends = [floatToGoString(bound) for bound in (*histogram.bounds, math.inf)]
+            ends = [*map(repr, histogram.bounds), "+Inf"]
             family.add_metric(
                 labels, list(zip(ends, reading.buckets, strict=True)), reading.seconds
             )

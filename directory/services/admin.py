@@ -186,7 +186,7 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
     if replica.state is not ReplicaState.LOADING:
         out.revision = replica.snapshot.revision
     out.age_seconds = replica.age_seconds
-    # What a store's failure says may name what only the log should hold (DESIGN §9).
+    # For operators, as the store's address is; but never a password.
     out.message = logs.redacted(replica.trouble)
     out.watch_restarts = getattr(replica, "watch_restarts", 0)
     out.reloads = getattr(replica, "reloads", 0)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from directory.logs import carried
 from directory.namespace import keys
 from directory.namespace.entry import Codec
 from directory.namespace.snapshot import Snapshot
@@ -198,7 +199,7 @@ class Replica:
 
     def start(self) -> None:
         """Begins to load, in a thread of its own."""
-        self._thread = threading.Thread(target=self._follow, name="replica", daemon=True)
+        self._thread = threading.Thread(target=carried(self._follow), name="replica", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
