@@ -30,6 +30,7 @@ class DirectoryProcess:
         mount: where its cluster hangs, such as ``/la/tracking``.
         settings: further keys of its config, tables as dicts (DESIGN §12).
         processes: how many share its port.
+        environment: variables beside those of this process.
         detached: whether it outlives this process (see ``process.stop_recorded``).
     """
 
@@ -41,6 +42,7 @@ class DirectoryProcess:
         *,
         port: int | None = None,
         processes: int = 1,
+        environment: Mapping[str, str] | None = None,
         detached: bool = False,
     ) -> None:
         self.directory = directory
@@ -63,6 +65,7 @@ class DirectoryProcess:
                 *(("--processes", str(processes)) if processes > 1 else ()),
             ],
             directory / "server.log",
+            environment=environment,
             detached=detached,
         )
 
