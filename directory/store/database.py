@@ -206,7 +206,11 @@ class DatabaseFile:
         try:
             self._life.lock(deadline - self._clock())
             try:
-                yield self._current_writer()
+                connection = self._current_writer()
+                # Others than us may write too, such as sqlite's own tool: no longer for them.
+                left_ms = max(0, round(1000 * (deadline - self._clock())))
+                connection.execute(f"PRAGMA busy_timeout = {left_ms}")
+                yield connection
             except BaseException:
                 self._drop_writer()  # nobody knows what state it is in
                 raise

@@ -108,7 +108,7 @@ def test_port_0_is_one_free_port_for_all(tmp_path: Path) -> None:
     config.write_text(
         f'mount = "/la"\nlisten = "127.0.0.1:0"\nstore = "sqlite:///{tmp_path}/s.sqlite"\n'
     )
-    command = [sys.executable, "-m", "directory", "--config", config, "--processes", "2"]
+    command = [sys.executable, "-m", "directory", "--config", str(config), "--processes", "2"]
     process = LocalProcess(command, tmp_path / "log")
     process.start()
     try:

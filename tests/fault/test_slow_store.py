@@ -1,0 +1,150 @@
+"""A store that hangs: deadlines hold, threads do not pile up, reads stay quick (issue 4)."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from kdir.v1 import directory_pb2, directory_pb2_grpc, entry_pb2
+
+from directory.services.write_pool import WritePool
+from resolver.errors import KdirError, StoreUnavailable
+from resolver.token import Token
+from tests.federation import Federation, Server, eventually
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    limits = {"workers": 2, "writers": 2, "waiting_writes": 4, "waiting_reads": 4}
+    with Federation(tmp_path) as federation:
+        yield federation.start("/la", limits=limits)
+
+
+@contextmanager
+def locked(server: Server) -> Iterator[None]:
+    """Another process writes, and does not come to an end."""
+    store = server.settings["store"].removeprefix("sqlite:///")
+    with closing(sqlite3.connect(store, isolation_level=None, timeout=20)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def thread_count(server: Server) -> int:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("Threads")))
+
+
+def mkdir(server: Server, path: str, timeout: float) -> object:
+    entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+    request = directory_pb2.CreateEntryRequest(path=path, entry=entry)
+    stub = directory_pb2_grpc.DirectoryServiceStub
+    return server.ask(stub, "CreateEntry", request, timeout=timeout)
+
+
+def reason(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except KdirError as error:
+        return error.reason
+    return "OK"
+
+
+def refusal(server: Server) -> str:
+    """How one more write is refused; empty = it is not, but waits."""
+    try:
+        mkdir(server, "/la/one-more", timeout=0.3)
+    except StoreUnavailable as error:
+        return error.message if error.metadata["effect"] == "none" else ""
+    except KdirError:
+        pass
+    return ""
+
+
+def test_writes_that_hang_hold_no_thread_that_answers_reads(server: Server) -> None:
+    server.mkdir("/la/x")
+    before = thread_count(server)
+
+    def write(number: int) -> str:
+        return reason(lambda: mkdir(server, f"/la/d{number}", timeout=6))
+
+    with locked(server), ThreadPoolExecutor(40) as callers:
+        writes = [callers.submit(write, number) for number in range(40)]
+        # Two have a thread, four wait for one; all others are told at once, while nothing moves.
+        eventually(lambda: sum(one.done() for one in writes) >= 34)
+        told = Counter(one.result() for one in writes if one.done())
+        assert set(told) == {"STORE_UNAVAILABLE"}
+        for _ in range(200):
+            assert server.outcome("/la/x") == "resolution"
+        assert server.names("/la") == ["x"]
+        assert thread_count(server) <= before + 20
+        assert any(not one.done() for one in writes), "reads did not wait for the writes' deadlines"
+        # Each has an end of its own: the caller's deadline.
+        assert not wait(writes, timeout=60).not_done
+        # And so have the threads: nothing is under way any more, though the store still hangs.
+        eventually(lambda: "none has ended" not in refusal(server))
+    eventually(lambda: server.mkdir("/la/again"))
+
+
+def test_once_it_is_known_to_hang_a_write_is_refused_without_waiting(server: Server) -> None:
+    def hang(number: int) -> str:
+        return reason(lambda: mkdir(server, f"/la/h{number}", timeout=15))
+
+    with ThreadPoolExecutor(2) as callers, locked(server):
+        hung = [callers.submit(hang, number) for number in range(2)]
+        # There would be a place to wait, but nothing has moved for more than a second.
+        eventually(lambda: "none has ended" in refusal(server))
+        assert not all(one.done() for one in hung)
+
+
+def test_N3_reads_that_wait_for_what_never_comes_hold_nobody_up(server: Server) -> None:
+    token = server.mkdir("/la/x").token
+    ((cluster, place),) = Token.parse(token).positions.items()
+    future = str(Token.of(cluster, place.incarnation, place.revision + 1_000))
+    with ThreadPoolExecutor(20) as callers:
+        waiting: list[Future[str]] = [
+            callers.submit(server.outcome, "/la/x", token=future) for _ in range(20)
+        ]
+        # Four places to wait; who finds none is told to ask another server.
+        eventually(lambda: sum(one.done() for one in waiting) >= 16)
+        for _ in range(100):
+            assert server.outcome("/la/x") == "resolution"
+        assert any(not one.done() for one in waiting), "nobody waited for those that wait"
+        told = Counter(one.result() for one in waiting)
+    assert set(told) == {"NOT_READY", "TOKEN_FROM_FUTURE"}
+    assert 1 <= told["TOKEN_FROM_FUTURE"] <= 8
+    assert server.outcome("/la/x", token=token) == "resolution"
+
+
+def test_a_pool_is_stuck_when_all_is_taken_and_nothing_ends() -> None:
+    now = [0.0]
+    pool = WritePool(2, 2, clock=lambda: now[0])
+    gate = threading.Event()
+    try:
+        assert pool.refusal == ""
+        first = [pool.submit(gate.wait) for _ in range(2)]
+        now[0] = 0.9
+        assert pool.refusal == "", "they are still within what is usual"
+        now[0] = 5.0
+        assert "none has ended for 5.0 s" in pool.refusal
+        gate.set()
+        wait(first)
+        eventually(lambda: pool.refusal == "")
+        gate.clear()
+        second = [pool.submit(gate.wait) for _ in range(4)]
+        assert "2 changes wait" in pool.refusal
+        gate.set()
+        wait(second)
+        eventually(lambda: pool.refusal == "")
+    finally:
+        gate.set()
+        pool.shutdown()
+    with pytest.raises(RuntimeError):
+        pool.submit(gate.wait)
+    assert pool.refusal == ""
