@@ -8,7 +8,8 @@ __all__ = ["describe_address", "find_identity", "open_store"]
 
 
 def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Store:
-    """The store of ``cluster`` at ``sqlite:///file``, made if it is not there.
+    """The store of ``cluster`` at ``sqlite:///file`` or ``etcd://host:2379,…/prefix``, made if it
+    is not there.
 
     ``cluster_id`` is for a store that must already have it, or gets it when it is made; None lets a
     new store choose one.
@@ -24,11 +25,18 @@ def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Sto
 
             return SqliteStore.open(address, cluster, cluster_id)
         case "etcd":
-            raise Incompatible(
-                f"store {address}: this version cannot use etcd yet; use sqlite:///file"
-            )
+            from directory.store.etcd.store import EtcdStore
+
+            return EtcdStore.open(address, cluster, cluster_id)
         case _:
-            raise Incompatible(f"store {address}: unknown kind of store; use sqlite:///file")
+            raise _unknown(scheme)
+
+
+def _unknown(scheme: str) -> Incompatible:
+    return Incompatible(
+        f"store {scheme}://…: unknown kind of store; use sqlite:///file or"
+        " etcd://host:2379,…/prefix"
+    )
 
 
 def find_identity(address: str) -> Identity | None:
@@ -38,15 +46,20 @@ def find_identity(address: str) -> Identity | None:
         Incompatible: no address, or what is there is not a store that this version can use.
         StoreAway: it did not answer in time.
     """
-    match address.partition("://")[0]:
+    scheme = address.partition("://")[0]
+    match scheme:
         case "sqlite":
             from directory.store.database import find_identity
             from directory.store.sqlite import database_path
 
             return find_identity(database_path(address))
+        case "etcd":
+            from directory.store.etcd.address import EtcdAddress
+            from directory.store.etcd.keyspace import identity_at
+
+            return identity_at(EtcdAddress.parse(address))
         case _:
-            open_store(address, "")
-            raise AssertionError("a store of an unknown kind was opened")
+            raise _unknown(scheme)
 
 
 def describe_address(address: str) -> str:
@@ -55,11 +68,15 @@ def describe_address(address: str) -> str:
     Raises:
         Incompatible: no address.
     """
-    match address.partition("://")[0]:
+    scheme = address.partition("://")[0]
+    match scheme:
         case "sqlite":
             from directory.store.sqlite import database_path
 
             return f"sqlite:///{database_path(address)}"
+        case "etcd":
+            from directory.store.etcd.address import EtcdAddress
+
+            return str(EtcdAddress.parse(address))
         case _:
-            open_store(address, "")
-            raise AssertionError("a store of an unknown kind was opened")
+            raise _unknown(scheme)

@@ -74,8 +74,8 @@ def refuse_oversized(transaction: Transaction) -> None:
         raise ValueError(f"{size} bytes; one transaction holds {LIMITS.max_bytes}")
 
 
-def compares_of(layout: Layout, life: Life, guards: Iterable[Guard]) -> list[Any] | None:
-    """What etcd compares for guards; None: one of them is of another life and cannot hold."""
+def compares_of(layout: Layout, life: Life, guards: Iterable[Guard]) -> list[Any]:
+    """What etcd compares for guards."""
     compares: list[Any] = []
     newest = 0
     for guard in guards:
@@ -86,10 +86,11 @@ def compares_of(layout: Layout, life: Life, guards: Iterable[Guard]) -> list[Any
                 compare = transactions.Value(layout.row(key)) == value
             case NothingNewer(prefix, revision):
                 known = life.etcd_revision(revision)
-                if known is None:
-                    return None
-                newest = max(newest, known)
-                compare = transactions.Mod(*layout.row_range(prefix)) < known + 1
+                if known is None:  # of another life: it cannot hold
+                    compare = transactions.Create(layout.identity) == 0
+                else:
+                    newest = max(newest, known)
+                    compare = transactions.Mod(*layout.row_range(prefix)) < known + 1
             case _:
                 assert_never(guard)
         compares.append(compare.build_message())
@@ -147,7 +148,8 @@ def unfulfilled(
                 if (rows[0].value if rows else None) != value:
                     return guard
             case NothingNewer(_, revision):
-                if rows or committed < (life.etcd_revision(revision) or 0):
+                known = life.etcd_revision(revision)
+                if rows or known is None or committed < known:
                     return guard
             case _:
                 assert_never(guard)

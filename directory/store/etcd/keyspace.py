@@ -1,0 +1,417 @@
+"""One cluster's keys in etcd, in the life that they are in; refuses to know what rows mean.
+
+Every transaction compares the identity as it was last read. So a store that was sealed, restored or
+filled by anybody takes nothing from who does not know it yet; he reads it anew, and goes on.
+
+A restore is noticed by whoever remembers more than etcd does: another cluster id of etcd's, a
+revision that went back, another commit where one was seen. He begins a new life, once: that too is
+a transaction that compares the identity. What nobody remembers cannot be noticed: an etcd put back
+under its own cluster id while no server of the cluster ran (``docs/operating.md`` says what to do).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from directory.store.base import (
+    Committed,
+    Conflict,
+    Guard,
+    Identity,
+    Incompatible,
+    Sealed,
+    StoreAway,
+)
+from directory.store.etcd.address import EtcdAddress
+from directory.store.etcd.connection import (
+    Compacted,
+    EtcdConnection,
+    FutureRevision,
+    Refused,
+)
+from directory.store.etcd.following import Head
+from directory.store.etcd.generated import transactions
+from directory.store.etcd.identity import Life
+from directory.store.etcd.layout import Layout
+from directory.store.etcd.stream import head_of, head_request
+from directory.store.etcd.transaction import put, read, request_of, unfulfilled
+
+__all__ = ["READ_SECONDS", "Draft", "Keyspace", "Unmet", "identity_at"]
+
+_log = logging.getLogger(__name__)
+
+READ_SECONDS: Final = 5.0
+_TRIES: Final = 8
+"""So often a write meets an identity that it did not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A transaction without what every one has."""
+
+    compares: Sequence[Any]
+    operations: Sequence[Any]
+    reads: Sequence[Any] = ()
+    """What is to be known if it is not made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """It was not made. ``answers`` to the draft's reads; ``committed`` is etcd's revision of the
+    last commit, 0 = none.
+    """
+
+    life: Life
+    answers: Sequence[Any]
+    committed: int
+
+    def conflict(self, guards: Sequence[Guard]) -> Conflict:
+        """Which of the guards did not hold, where the draft read what ``reads_of`` says."""
+        broken = unfulfilled(self.life, guards, self.answers, self.committed)
+        if broken is None:
+            raise AssertionError(f"etcd refused {guards}, and each of them holds")
+        return Conflict(broken, self.life.revision(self.committed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The newest commit of a life that this process knows of."""
+
+    incarnation: str
+    revision: int = 0
+    commit_id: str = ""
+
+
+class Keyspace:
+    """Used by any number of threads."""
+
+    def __init__(
+        self,
+        connection: EtcdConnection,
+        cluster: str,
+        cluster_id: str | None,
+        life: Life,
+        clock: Callable[[], float],
+    ) -> None:
+        """Use ``open``."""
+        self.connection: Final = connection
+        self.layout: Final = Layout(connection.address.root)
+        self._cluster: Final = cluster
+        self._cluster_id: Final = cluster_id
+        self._clock: Final = clock
+        self._life = life
+        self._seen = _Seen(life.identity.incarnation)
+        self._seen_lock: Final = threading.Lock()
+        self._refreshing: Final = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        connection: EtcdConnection,
+        cluster: str,
+        cluster_id: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """The cluster's keys, begun if there are none.
+
+        Raises:
+            Incompatible: another cluster's, a newer schema, or something else is there.
+            StoreAway
+        """
+        try:
+            life = _begin(connection, cluster, cluster_id)
+        except Refused as error:
+            raise Incompatible(str(error)) from error
+        keyspace = cls(connection, cluster, cluster_id, life, clock)
+        keyspace.refresh()
+        return keyspace
+
+    @property
+    def life(self) -> Life:
+        """As it was last read."""
+        return self._life
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def head(self) -> Head:
+        """The newest commit and the identity, linearizably.
+
+        Raises:
+            StoreAway
+        """
+        return head_of(self.layout, self.connection.range(head_request(self.layout), READ_SECONDS))
+
+    def current(self) -> tuple[Head, Life]:
+        """The newest commit, and the life that it is of.
+
+        Raises:
+            StoreAway
+        """
+        for _ in range(_TRIES):
+            head = self.head()
+            life = self._life
+            if head.identity == life.stored and head.etcd_cluster == life.etcd_cluster:
+                return head, life
+            self._refresh_or_away()
+        raise StoreAway(f"{self.connection}: its identity changes all the time")
+
+    def refresh(self) -> Life:
+        """Reads the identity anew; begins a new life if etcd was restored.
+
+        Raises:
+            StoreAway
+            Incompatible: it is another cluster's, or gone.
+        """
+        with self._refreshing:
+            while True:
+                head = self.head()
+                life = self._read(head.identity)
+                why = self._went_back(life, head)
+                if not why:
+                    self._life = life
+                    self.saw(life, head.commit_revision, head.commit_id)
+                    return life
+                self._refuse_two_clusters(life, head)
+                _log.error("%s: %s: it was restored; a new life begins", self.connection, why)
+                seen = self._seen.revision
+                new = life.next(head.etcd_cluster, head.revision, seen, unseal=False)
+                self.replace(life, new)
+
+    def _refresh_or_away(self) -> None:
+        try:
+            self.refresh()
+        except Incompatible as error:
+            raise StoreAway(str(error)) from error
+
+    def _read(self, stored: bytes | None) -> Life:
+        if stored is None:
+            raise Incompatible(f"{self.connection}: there is no store any more")
+        return _checked(self.connection, stored, self._cluster, self._cluster_id)
+
+    # -- lives -------------------------------------------------------------------------------
+
+    def note(self, stored: bytes) -> Identity:
+        """What a watch read as the identity.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        try:
+            life = Life.read(stored)
+        except Incompatible as error:
+            raise ValueError(str(error)) from error
+        if life.identity.incarnation == self._life.identity.incarnation:
+            self._life = life
+        return life.identity
+
+    def saw(self, life: Life, etcd_revision: int, commit_id: str) -> None:
+        """At this revision this was the last commit."""
+        seen = _Seen(life.identity.incarnation, life.revision(etcd_revision), commit_id)
+        with self._seen_lock:
+            known = self._seen
+            if known.incarnation != seen.incarnation or known.revision < seen.revision:
+                self._seen = seen
+
+    def _went_back(self, life: Life, head: Head) -> str:
+        """Why what etcd holds is not what was seen; empty = it is, as far as can be said."""
+        if head.etcd_cluster != life.etcd_cluster:
+            return f"etcd cluster {head.etcd_cluster:x} answers, and it was {life.etcd_cluster:x}"
+        seen = self._seen
+        at = life.etcd_revision(seen.revision)
+        if seen.incarnation != life.identity.incarnation or not at:
+            return ""
+        if head.revision < at:
+            return f"etcd is at revision {head.revision}, and was at {at}"
+        found: str | None = head.commit_id
+        if head.commit_revision > at:
+            found = self._commit_id_at(at)
+        if found is not None and found != seen.commit_id:
+            return f"another commit stands at etcd's revision {at}"
+        return ""
+
+    def _commit_id_at(self, etcd_revision: int) -> str | None:
+        """The last commit as of a revision; None: not known any more."""
+        try:
+            answer = self.connection.range(head_request(self.layout, etcd_revision), READ_SECONDS)
+        except (Compacted, FutureRevision):
+            return None
+        return head_of(self.layout, answer, etcd_revision).commit_id
+
+    def _refuse_two_clusters(self, life: Life, head: Head) -> None:
+        """Two etcds in one address would restore each other for ever."""
+        found: dict[int, str] = {}
+        for number, endpoint in enumerate(self.connection.endpoints):
+            try:
+                status = self.connection.status(number, 1.0)
+            except StoreAway:
+                continue
+            found[status.header.cluster_id] = endpoint
+        if len(found) > 1:
+            raise Incompatible(
+                f"{self.connection}: {' and '.join(sorted(found.values()))} are of different etcd"
+                " clusters; name the members of one"
+            )
+
+    def replace(self, old: Life, new: Life) -> bool:
+        """Puts an identity in place of another; False: somebody was quicker. That it is of another
+        incarnation is a commit.
+
+        Raises:
+            StoreAway: effect unknown.
+        """
+        operations = [put(self.layout.identity, new.stored)]
+        if new.identity.incarnation != old.identity.incarnation:
+            operations.append(put(self.layout.commit, new_commit_id().encode()))
+        request = request_of([self._is(old)], operations, [])
+        return bool(self.connection.txn(request, READ_SECONDS).succeeded)
+
+    def _is(self, life: Life) -> Any:
+        return (transactions.Value(self.layout.identity) == life.stored).build_message()
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def write(
+        self,
+        draft: Callable[[Life], Draft],
+        timeout_seconds: float = READ_SECONDS,
+        *,
+        filling: bool = False,
+    ) -> Committed | Unmet:
+        """Makes one transaction, with a commit id. ``draft`` is asked again for another life.
+
+        Raises:
+            StoreAway: effect unknown.
+            Sealed: and it is not ``filling``; nothing was written.
+            ValueError: ``filling``, and not sealed for that; or larger than etcd takes.
+        """
+        deadline = self._clock() + timeout_seconds
+        for _ in range(_TRIES):
+            life = self._writable(filling=filling)
+            one = draft(life)
+            commit_id = new_commit_id()
+            request = request_of(
+                [self._is(life), *one.compares],
+                [*one.operations, put(self.layout.commit, commit_id.encode())],
+                [read(self.layout.identity), read(self.layout.commit), *one.reads],
+            )
+            before = self._seen
+            answer = self.connection.txn(request, max(0.001, deadline - self._clock()))
+            if answer.succeeded:
+                return self._committed(life, before, answer.header, commit_id)
+            identity, commit, *answers = answer.responses
+            stored = identity.response_range.kvs
+            if stored and stored[0].value == life.stored:
+                commits = commit.response_range.kvs
+                return Unmet(life, answers, commits[0].mod_revision if commits else 0)
+            self._refresh_or_away()
+        raise StoreAway(f"{self.connection}: its identity changes all the time")
+
+    def _writable(self, *, filling: bool) -> Life:
+        if filling:
+            if not self._life.can_be_filled:
+                self._refresh_or_away()
+            if not self._life.can_be_filled:
+                raise ValueError(
+                    f"{self.connection}: not sealed to be filled, but"
+                    f" {self._life.identity.sealed!r}"
+                )
+        elif self._life.identity.sealed:
+            self._refresh_or_away()  # it may have been unsealed
+            if self._life.identity.sealed:
+                raise Sealed(f"{self.connection}: {self._life.identity.sealed}")
+        return self._life
+
+    def _committed(self, life: Life, before: _Seen, header: Any, commit_id: str) -> Committed:
+        revision = life.revision(header.revision)
+        same_life = before.incarnation == life.identity.incarnation
+        if header.cluster_id != life.etcd_cluster or (same_life and revision <= before.revision):
+            self._refresh_or_away()
+            raise StoreAway(f"{self.connection}: it was restored in this moment")
+        self.saw(life, header.revision, commit_id)
+        return Committed(revision, commit_id)
+
+
+def new_commit_id() -> str:
+    """Random."""
+    return secrets.token_hex(8)
+
+
+def identity_at(address: EtcdAddress) -> Identity | None:
+    """Whose store lies there; None: none does. Changes nothing.
+
+    Raises:
+        Incompatible: what is there cannot be read.
+        StoreAway
+    """
+    connection = EtcdConnection(address)
+    layout = Layout(address.root)
+    try:
+        head = head_of(layout, connection.range(head_request(layout), READ_SECONDS))
+        return None if head.identity is None else Life.read(head.identity).identity
+    except Refused as error:
+        raise Incompatible(str(error)) from error
+    except ValueError as error:
+        raise Incompatible(f"{connection}: its identity is {error}") from error
+    finally:
+        connection.close()
+
+
+def _checked(
+    connection: EtcdConnection, stored: bytes, cluster: str, cluster_id: str | None
+) -> Life:
+    try:
+        life = Life.read(stored)
+        life.refuse_foreign(cluster, cluster_id)
+    except ValueError as error:
+        raise Incompatible(f"{connection}: its identity is {error}") from error
+    except Incompatible as error:
+        raise Incompatible(f"{connection}: {error}") from error
+    return life
+
+
+def _begin(connection: EtcdConnection, cluster: str, cluster_id: str | None) -> Life:
+    """The life that is there, or a first one."""
+    layout = Layout(connection.address.root)
+    head = head_of(layout, connection.range(head_request(layout), READ_SECONDS))
+    if head.identity is not None:
+        return _checked(connection, head.identity, cluster, cluster_id)
+    _refuse_nested(connection)
+    life = Life.first(cluster, cluster_id, head.etcd_cluster)
+    nothing_there = transactions.Create(layout.root, layout.root_end) == 0
+    request = request_of(
+        [nothing_there.build_message()],
+        [put(layout.identity, life.stored)],
+        [read(layout.identity), read(layout.root, layout.root_end, limit=1, keys_only=True)],
+    )
+    answer = connection.txn(request, READ_SECONDS)
+    if answer.succeeded:
+        return life
+    identity, other = (one.response_range.kvs for one in answer.responses)
+    if identity:  # another server began it in this moment
+        return _checked(connection, identity[0].value, cluster, cluster_id)
+    raise Incompatible(
+        f"{connection}: the prefix is in use: it holds {other[0].key.decode(errors='replace')!r},"
+        " and no store of kdir's; choose a prefix of the cluster's own"
+    )
+
+
+def _refuse_nested(connection: EtcdConnection) -> None:
+    """Whether an enclosing prefix is another store's, as far as this user may see."""
+    parts = connection.address.prefix.split("/")[1:-1]
+    for count in range(len(parts), 0, -1):
+        outer = "/" + "/".join(parts[:count])
+        layout = Layout(f"{outer}/".encode())
+        try:
+            head = head_of(layout, connection.range(head_request(layout), READ_SECONDS))
+        except Refused:
+            continue
+        if head.identity is not None:
+            raise Incompatible(
+                f"{connection}: {outer} is another cluster's store; a prefix must not lie in one"
+            )

@@ -1,0 +1,100 @@
+"""All rows of a cluster at one revision, page by page; refuses to keep them.
+
+The next page is asked for before the one before is given out, so that etcd and who builds from
+the rows work at the same time. Pages are kept at a few megabytes: rows are small or large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from directory.store.base import StoreAway
+from directory.store.etcd.connection import (
+    Compacted,
+    EtcdConnection,
+    FutureRevision,
+    TooLarge,
+)
+from directory.store.etcd.following import Head
+from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.identity import Life
+from directory.store.etcd.layout import Layout
+
+__all__ = ["EtcdLoading"]
+
+_PAGE_SECONDS: Final = 20.0
+_FIRST_ROWS: Final = 1_000
+_MOST_ROWS: Final = 20_000
+_PAGE_BYTES: Final = 2 * 1024 * 1024
+
+
+class EtcdLoading:
+    """See ``directory.store.base.Loading``."""
+
+    def __init__(
+        self,
+        connection: EtcdConnection,
+        layout: Layout,
+        head: Head,
+        life: Life,
+        prefixes: Sequence[bytes],
+    ) -> None:
+        """All rows as of ``head``."""
+        self._connection: Final = connection
+        self._layout: Final = layout
+        self._head: Final = head
+        self._life: Final = life
+        self._prefixes: Final = sorted(prefixes)
+        self._limit = _FIRST_ROWS
+
+    @property
+    def revision(self) -> int:
+        return self._life.revision(self._head.commit_revision)
+
+    @property
+    def commit_id(self) -> str:
+        return self._head.commit_id
+
+    def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        for prefix in self._prefixes:
+            begin, end = self._layout.row_range(prefix)
+            try:
+                yield from self._range(begin, end)
+            except Compacted as error:
+                raise StoreAway(
+                    f"{self._connection}: revision {self._head.revision} was compacted while it was"
+                    " loaded; begin again"
+                ) from error
+            except FutureRevision as error:
+                raise StoreAway(f"{self._connection}: restored while it was loaded") from error
+
+    def _range(self, begin: bytes, end: bytes) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        skip = len(self._layout.rows)
+        coming: Callable[[], Any] | None = self._ask(begin, end)
+        while coming is not None:
+            try:
+                answer = coming()
+            except TooLarge:
+                if self._limit == 1:
+                    raise StoreAway(f"{self._connection}: a row is too large to be read") from None
+                self._limit = max(1, self._limit // 4)
+                coming = self._ask(begin, end)
+                continue
+            coming = None
+            if answer.more:
+                begin = answer.kvs[-1].key + b"\0"
+                self._adapt(answer)
+                coming = self._ask(begin, end)
+            if answer.kvs:
+                yield [(kv.key[skip:], kv.value) for kv in answer.kvs]
+
+    def _ask(self, begin: bytes, end: bytes) -> Callable[[], Any]:
+        request = etcdrpc.RangeRequest(
+            key=begin, range_end=end, limit=self._limit, revision=self._head.revision
+        )
+        return self._connection.range_ahead(request, _PAGE_SECONDS)
+
+    def _adapt(self, answer: Any) -> None:
+        row_bytes = max(1, answer.ByteSize() // len(answer.kvs))
+        self._limit = min(_MOST_ROWS, 2 * self._limit, max(1, _PAGE_BYTES // row_bytes))

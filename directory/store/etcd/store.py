@@ -1,0 +1,211 @@
+"""The store on etcd, for clusters of several servers; refuses to share a prefix with anybody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Self
+
+from directory.store.base import (
+    Changes,
+    Committed,
+    Conflict,
+    Guard,
+    HistoryGone,
+    Identity,
+    Limits,
+    Row,
+    Transaction,
+)
+from directory.store.etcd.address import EtcdAddress
+from directory.store.etcd.connection import EtcdConnection
+from directory.store.etcd.following import Follower
+from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.holding import (
+    EtcdAnnouncement,
+    EtcdLeadership,
+    announce,
+    elect,
+    sweep,
+)
+from directory.store.etcd.identity import Life
+from directory.store.etcd.keyspace import READ_SECONDS, Draft, Keyspace, Unmet
+from directory.store.etcd.leases import LEASE_SECONDS, Leases
+from directory.store.etcd.loading import EtcdLoading
+from directory.store.etcd.sealing import EtcdSealing
+from directory.store.etcd.transaction import (
+    LIMITS,
+    compares_of,
+    operations_of,
+    reads_of,
+    refuse_oversized,
+)
+from directory.store.etcd.watch import EtcdWatch
+
+__all__ = ["EtcdStore"]
+
+
+class EtcdStore:
+    """See ``directory.store.base.Store``."""
+
+    def __init__(
+        self,
+        address: EtcdAddress,
+        cluster: str,
+        cluster_id: str | None = None,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Opens it, made if it is not there.
+
+        Raises:
+            Incompatible, StoreAway
+        """
+        self._connection: Final = EtcdConnection(address, clock=clock)
+        try:
+            self._keyspace: Final = Keyspace.open(self._connection, cluster, cluster_id, clock)
+        except BaseException:
+            self._connection.close()
+            raise
+        self._leases: Final = Leases(self._connection, lease_seconds, clock)
+        self._sealing: Final = EtcdSealing(self._keyspace)
+
+    @classmethod
+    def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
+        """The store at ``etcd://…``.
+
+        Raises:
+            Incompatible, StoreAway
+        """
+        return cls(EtcdAddress.parse(address), cluster, cluster_id)
+
+    @property
+    def identity(self) -> Identity:
+        return self._keyspace.life.identity
+
+    @property
+    def limits(self) -> Limits:
+        return LIMITS
+
+    @property
+    def connection(self) -> EtcdConnection:
+        """To the etcd that it is in, for tools."""
+        return self._connection
+
+    def refresh_identity(self) -> Identity:
+        return self._keyspace.refresh().identity
+
+    def describe(self) -> str:
+        return str(self._connection)
+
+    def close(self) -> None:
+        self._leases.close()
+        self._connection.close()
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def load(self, prefixes: Sequence[bytes] = (b"",)) -> EtcdLoading:
+        head, life = self._keyspace.current()
+        self._keyspace.saw(life, head.commit_revision, head.commit_id)
+        return EtcdLoading(self._connection, self._keyspace.layout, head, life, prefixes)
+
+    def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
+        layout, life = self._keyspace.layout, self._keyspace.life
+        begin, end = layout.row_range(prefix)
+        if after:
+            begin = max(begin, layout.row(after) + b"\0")
+        if begin >= end:
+            return []
+        answer = self._connection.range(
+            etcdrpc.RangeRequest(key=begin, range_end=end, limit=limit), READ_SECONDS
+        )
+        skip = len(layout.rows)
+        return [Row(kv.key[skip:], kv.value, life.revision(kv.mod_revision)) for kv in answer.kvs]
+
+    def watch(self, after: int, commit_id: str) -> LifeWatch:
+        return LifeWatch(self._keyspace, after, commit_id)
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def commit(
+        self, transaction: Transaction, timeout_seconds: float = 5.0
+    ) -> Committed | Conflict:
+        refuse_oversized(transaction)
+        layout, guards = self._keyspace.layout, transaction.guards
+        operations = operations_of(layout, transaction.writes)
+
+        def draft(life: Life) -> Draft:
+            return Draft(
+                compares_of(layout, life, guards), operations, reads_of(layout, life, guards)
+            )
+
+        done = self._keyspace.write(draft, timeout_seconds)
+        return done.conflict(guards) if isinstance(done, Unmet) else done
+
+    def elect(self, role: str, candidate: str) -> EtcdLeadership | None:
+        return elect(self._keyspace, self._leases, role, candidate)
+
+    def announce(
+        self, key: bytes, value: bytes, guards: Sequence[Guard] = ()
+    ) -> EtcdAnnouncement | Conflict:
+        return announce(self._keyspace, self._leases, key, value, guards)
+
+    def sweep(self) -> int:
+        return sweep(self._keyspace)
+
+    # -- sealing -----------------------------------------------------------------------------
+
+    def seal(self, why: str) -> None:
+        self._sealing.seal(why)
+
+    def clear(self) -> int:
+        return self._sealing.clear()
+
+    def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
+        return self._sealing.fill(rows)
+
+    def unseal(self) -> Identity:
+        return self._sealing.unseal()
+
+
+class LifeWatch:
+    """A watch of one life, by the store's revisions. See ``directory.store.base.Watch``."""
+
+    def __init__(self, keyspace: Keyspace, after: int, commit_id: str) -> None:
+        """Begins after a revision.
+
+        Raises:
+            HistoryGone, StoreAway
+        """
+        self._keyspace: Final = keyspace
+        self._life: Final = keyspace.life
+        begin = self._life.etcd_revision(after)
+        if begin is None:
+            raise HistoryGone(f"revision {after} is of another life of {keyspace.connection}")
+        if self._life.identity.partial:
+            raise HistoryGone(f"{keyspace.connection} is {self._life.identity.sealed}")
+        self._watch: Final = EtcdWatch(
+            keyspace.connection,
+            keyspace.layout,
+            Follower(begin, commit_id, self._life.identity, keyspace.note),
+        )
+
+    @property
+    def restarts(self) -> int:
+        """How often it was begun anew, without a reload."""
+        return self._watch.restarts
+
+    def next(self, timeout_seconds: float) -> Sequence[Changes]:
+        changes = self._watch.next(timeout_seconds)
+        if not changes:
+            return changes
+        self._keyspace.saw(self._life, changes[-1].revision, changes[-1].commit_id)
+        if not self._life.offset:
+            return changes
+        return [
+            Changes(self._life.revision(one.revision), one.commit_id, one.writes) for one in changes
+        ]
+
+    def close(self) -> None:
+        self._watch.close()
