@@ -29,7 +29,7 @@ from directory.metrics.store import MeasuredStore
 from directory.namespace.snapshot import Snapshot
 from directory.reaper import Reaper
 from directory.store.addresses import open_store
-from directory.store.base import Store, StoreAway
+from directory.store.base import Incompatible, Store, StoreAway
 from directory.store.maintenance import Keeping, Maintenance
 from directory.store.replica import Replica, ReplicaState
 from directory.writer import Writer
@@ -127,12 +127,18 @@ class Cluster:
         """Opens the store that the config names.
 
         Raises:
-            Incompatible: another cluster's store, a newer schema, no store at all, or the cluster's
-                finalised level is higher than this server's.
+            Incompatible: another cluster's store, a newer schema, no store at all, one that the
+                cluster was moved away from, or the cluster's finalised level is higher than this
+                server's.
             StoreAway
         """
         store = open_store(config.store, config.cluster)
         try:
+            if store.identity.moved:
+                raise Incompatible(
+                    f"{store.describe()}: cluster {config.cluster} was {store.identity.sealed}: "
+                    f"name that store"
+                )
             settle_level(store, feature_level)
         except BaseException:
             store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,7 @@ from directory.cluster import Cluster
 from directory.members import VERSION
 from directory.services.call import Call
 from directory.services.hosting import Hosting
+from directory.services.keeping import KeepingCalls
 from directory.services.rpc import Handler, Service
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument, NotReady
@@ -24,14 +26,19 @@ if TYPE_CHECKING:
 
 __all__ = ["AdminService"]
 
+_SHOWN: Final = 100
+"""So many of the values that were set aside are named; a store full of them is one message."""
+
 
 class AdminService(Service):
     """For operators."""
 
     descriptor = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+    writes = frozenset({"AdoptTopics", "Acknowledge", "FinalizeFeatures"})
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
+        self._keeping = KeepingCalls(hosting)
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -40,6 +47,7 @@ class AdminService(Service):
             "ListDrift": self.list_drift,
             "Acknowledge": self.acknowledge,
             "FinalizeFeatures": self.finalize_features,
+            "Backup": self._keeping.backup,
         }
 
     def get_status(
@@ -63,8 +71,10 @@ class AdminService(Service):
             response.authority.CopyFrom(cluster.authority(snapshot))
             response.topic_count = snapshot.topic_count
             response.directory_count = snapshot.directory_count
+            quarantined = snapshot.quarantined
+            response.quarantined_count = len(quarantined)
             response.quarantined.extend(
-                f"{key!r}: {why}" for key, why in snapshot.quarantined.items()
+                f"{key!r}: {why}" for key, why in itertools.islice(quarantined.items(), _SHOWN)
             )
         else:
             response.authority.cluster.cluster_id = cluster.cluster_id
