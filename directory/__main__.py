@@ -1,4 +1,7 @@
-"""``kdir server``: runs directory servers until told to stop; see ``--help``."""
+"""``kdir server``: runs directory servers until told to stop; see ``--help``.
+
+``kdir restore`` and ``kdir migrate`` come here too, by their names as the first argument.
+"""
 
 from __future__ import annotations
 
@@ -6,5 +9,14 @@ import sys
 
 from directory.process import main
 
+
+def _run() -> int:
+    if sys.argv[1:2] in (["restore"], ["migrate"]):
+        from directory.keeping.command import main as keep
+
+        return keep(sys.argv[1], sys.argv[2:])
+    return main()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())

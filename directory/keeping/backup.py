@@ -8,9 +8,8 @@ from typing import Final
 
 from kdir.v1 import admin_pb2
 
-from directory.features import level_of
 from directory.keeping.rows import Row, rows_of
-from directory.namespace.keys import LEVEL
+from directory.keeping.servers import stored_level
 from directory.store.base import Identity, Store
 from resolver.backup import FORMAT, Checksum
 from resolver.errors import StoreSealed, StoreUnavailable
@@ -35,7 +34,7 @@ def backup_of(
     _refuse_unsound(identity)
     loading = store.load()
     # Read last: a level only rises, and the rows need none above this.
-    header = header_of(identity, loading.revision, _level(store), now_ms())
+    header = header_of(identity, loading.revision, stored_level(store), now_ms())
     checksum = Checksum(header)
     yield admin_pb2.BackupResponse(header=header)
     for page in rows_of(loading):
@@ -67,11 +66,6 @@ def _refuse_unsound(identity: Identity) -> None:
         raise StoreSealed("the store of this cluster is being filled: what it holds is not whole")
     if identity.moved:
         raise StoreSealed("this cluster lives in another store by now: back that one up")
-
-
-def _level(store: Store) -> int:
-    rows = store.read(LEVEL, limit=1)
-    return level_of(rows[0].value if rows and rows[0].key == LEVEL else None)
 
 
 def _parts(page: Sequence[Row]) -> Iterator[Sequence[Row]]:

@@ -1,0 +1,86 @@
+"""Answers that stream from one server: whom to ask, and how long to wait for the next.
+
+Refuses to know what the messages mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli.parser import Argument, Arguments
+from resolver.cli.session import place
+from resolver.errors import Cancelled, DeadlineExceeded
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from resolver.cli.session import Session
+
+__all__ = ["CLUSTER_PATH", "meant", "messages"]
+
+CLUSTER_PATH: Final = Argument(
+    "PATH", "a path of the cluster that is meant; default: the asked one", 0, completes="path"
+)
+
+
+def meant(session: Session, arguments: Arguments) -> tuple[tuple[str, ...], str]:
+    """The servers to ask, and the cluster that is meant ("" = the asked one)."""
+    path = arguments.one("PATH")
+    if not path:
+        return session.servers(), ""
+    owner = session.resolver.owner_of(place(path).path)
+    return owner.endpoints, owner.cluster_id
+
+
+class _Patience:
+    """Ends a stream that is silent for too long."""
+
+    def __init__(self, stream: Any, seconds: float) -> None:
+        self._stream = stream
+        self._seconds = seconds
+        self._timer: Any = None
+        self.gave_up = False
+
+    def wait(self) -> None:
+        """From now on the next message is waited for."""
+        import threading
+
+        self.rest()
+        self._timer = threading.Timer(self._seconds, self._give_up)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def rest(self) -> None:
+        """Nothing is waited for."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _give_up(self) -> None:
+        self.gave_up = True
+        self._stream.cancel()
+
+
+def messages(session: Session, server: str, method_name: str, request: Message) -> Iterator[Any]:
+    """What a server streams.
+
+    Raises:
+        KdirError: what it said; DeadlineExceeded when it was silent for too long.
+    """
+    from resolver.transport import method
+
+    stream = session.transport.stream(server, method(method_name), request)
+    patience = _Patience(stream, session.timeout_seconds)
+    patience.wait()
+    try:
+        for message in stream:
+            patience.rest()
+            yield message
+            patience.wait()
+    except Cancelled as error:
+        if not patience.gave_up:
+            raise
+        raise DeadlineExceeded(f"{server} was silent for {session.timeout_seconds:g} s") from error
+    finally:
+        patience.rest()
+        stream.cancel()

@@ -1,0 +1,163 @@
+"""The verb ``verify``: shows where store, memory and Kafka differ; mends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resolver.cli import units
+from resolver.cli.output import Column, Styled, Table
+from resolver.cli.parser import Arguments, Option, Verb
+from resolver.cli.streams import CLUSTER_PATH, meant, messages
+from resolver.errors import DeadlineExceeded, KdirError, Unavailable, Unreachable
+
+if TYPE_CHECKING:
+    from kdir.v1 import admin_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS"]
+
+_DIFFERENCES: Final = 5
+"""Exit code where something differs: the world is not as it should be."""
+
+
+class _Group(NamedTuple):
+    """Differences that are alike but for where they are."""
+
+    between: str
+    field: str
+    wanted: str
+    found: str
+    advice: str
+
+
+_WHERES: Final = 3
+
+
+def _verify(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import admin_pb2
+
+    servers, cluster = meant(session, arguments)
+    request = admin_pb2.VerifyRequest(cluster=cluster, skip_kafka=arguments.flag("skip-kafka"))
+    shown = _Shown(session, each=arguments.flag("each"))
+    summary: admin_pb2.VerifySummary | None = None
+    for message in _first_answering(session, servers, request):
+        if message.HasField("summary"):
+            summary = message.summary
+        if session.out.structured:
+            session.out.record(message)
+        elif message.HasField("difference"):
+            shown.add(message.difference)
+    shown.end()
+    if summary is None:
+        raise Unreachable("the comparison ended before its summary: not everything was compared")
+    _sum_up(session, summary)
+    return _DIFFERENCES if summary.differences else 0
+
+
+def _first_answering(
+    session: Session, servers: tuple[str, ...], request: admin_pb2.VerifyRequest
+) -> Iterator[admin_pb2.VerifyResponse]:
+    attempts: list[str] = []
+    last: KdirError = Unreachable("no server of it is known")
+    for server in servers:
+        begun = False
+        try:
+            for message in messages(session, server, "AdminService.Verify", request):
+                begun = True
+                yield message
+            return
+        except (Unavailable, DeadlineExceeded) as error:
+            if begun:
+                raise
+            attempts.append(f"{server}: {error}")
+            last = error
+    last.attempts = tuple(attempts)
+    raise last
+
+
+class _Shown:
+    """The differences as a table: those that are alike in one row, unless each is wanted."""
+
+    def __init__(self, session: Session, *, each: bool) -> None:
+        self._out = session.out
+        self._each = each
+        self._groups: dict[_Group, tuple[int, list[str]]] = {}
+        self._advice: dict[str, None] = {}
+        self._table = Table(
+            session.out,
+            (Column("BETWEEN"), Column("FIELD"), Column("WANTED"), Column("FOUND"),
+             Column("COUNT", right=True), Column("WHERE")),
+        )  # fmt: skip
+
+    def add(self, one: admin_pb2.Difference) -> None:
+        """One more."""
+        if self._out.format == "name":
+            self._out.line(one.where)
+            return
+        group = _Group(one.between, one.field, one.wanted, one.found, one.advice)
+        if self._each:
+            self._row(group, 1, [one.where])
+            return
+        count, wheres = self._groups.get(group, (0, []))
+        if len(wheres) < _WHERES:
+            wheres = [*wheres, one.where]
+        self._groups[group] = (count + 1, wheres)
+
+    def end(self) -> None:
+        """After the last."""
+        for group, (count, wheres) in self._groups.items():
+            self._row(group, count, wheres)
+        for advice in self._advice:
+            self._out.note(f"  {advice}")
+
+    def _row(self, group: _Group, count: int, wheres: list[str]) -> None:
+        more = f", and {count - len(wheres):,} more" if count > len(wheres) else ""
+        self._table.rows(
+            [[
+                group.between,
+                group.field,
+                group.wanted or "-",
+                Styled(group.found or "-", "bad"),
+                str(count),
+                f"{', '.join(wheres)}{more}",
+            ]]
+        )  # fmt: skip
+        if group.advice:
+            self._advice[f"{group.field}: {group.advice}"] = None
+
+
+def _sum_up(session: Session, summary: admin_pb2.VerifySummary) -> None:
+    compared = f"{units.count(summary.rows)} rows at revision {summary.revision}"
+    if summary.HasField("kafka_topics"):
+        compared += f", {units.count(summary.kafka_topics)} topics of Kafka"
+    found = "1 difference" if summary.differences == 1 else f"{summary.differences:,} differences"
+    session.out.note(f"compared {compared}: {found if summary.differences else 'all is equal'}")
+    if summary.message:
+        session.missing(f"not compared: {summary.message}")
+
+
+VERBS: Final = (
+    Verb(
+        name="verify",
+        summary="compare store, memory and Kafka, and name each difference",
+        run=_verify,
+        timeout_seconds=600.0,
+        details=(
+            "Asks a running server to compare all rows of its store with what it has in memory,\n"
+            "the rows with each other, and Kafka with both. Changes nothing. Exit code 0: all is\n"
+            "equal; 5: something differs; 3: something could not be compared, which is not equal."
+        ),
+        arguments=(CLUSTER_PATH,),
+        options=(
+            Option(("--skip-kafka",), "leave Kafka out"),
+            Option(("--each",), "a row for each difference; those alike share one otherwise"),
+        ),
+        formats=("table", "json", "yaml", "name"),
+        examples=(
+            ("kdir verify", "the cluster of the asked server"),
+            ("kdir verify /la/tracking -o json", "one object for each difference, then a summary"),
+        ),
+    ),
+)
