@@ -224,7 +224,7 @@ def patience(left_seconds: float, share: float, *, hurried: bool = False, paths:
     """
     part = left_seconds * share
     if hurried:
-        part = min(part, left_seconds / 4, FIRST_TRY_SECONDS + paths / _BATCH_PATHS_A_SECOND)
+        part = min(part, left_seconds / 4, FIRST_TRY_SECONDS + (paths - 1) / _BATCH_PATHS_A_SECOND)
     return max(part, LEAST_SECONDS)
 
 

@@ -124,9 +124,10 @@ def decoded(said: resolve_pb2.ResolveResponse | KdirError) -> Reply | KdirError:
     recursive=st.booleans(),
     split=st.booleans(),
     for_writes=st.booleans(),
+    impatient=st.booleans(),
 )
 def test_R22_every_walk_ends_within_its_calls_in_a_typed_outcome(
-    path: str, script: list[Any], recursive: bool, split: bool, for_writes: bool
+    path: str, script: list[Any], recursive: bool, split: bool, for_writes: bool, impatient: bool
 ) -> None:
     rules = Rules(
         tuple(SERVERS[:2]), recursive=recursive, split_unions=split, for_writes=for_writes
@@ -138,7 +139,9 @@ def test_R22_every_walk_ends_within_its_calls_in_a_typed_outcome(
         said = decoded(script[calls % len(script)])
         calls += 1
         assert calls <= MAX_CALLS
-        if isinstance(said, KdirError):
+        if step.hurried and impatient:
+            walk.postponed()
+        elif isinstance(said, KdirError):
             walk.failed(said)
         else:
             walk.heard(said, {})
