@@ -17,7 +17,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "adopt",
               "ack"),
     "Data": ("produce", "consume"),
-    "Operate": ("server", "index", "doctor", "context", "completion"),
+    "Operate": ("server", "index", "doctor", "verify", "backup", "restore", "migrate", "context",
+                "completion"),
 }  # fmt: skip
 """The verbs as help shows them: what for, and in which order."""
 
@@ -32,6 +33,8 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "adopting": ("adopt", "ack"),
     "data": ("produce", "consume"),
     "operating": ("server", "doctor"),
+    "keeping": ("backup", "restore", "migrate"),
+    "verifying": ("verify",),
     "personal": ("context", "completion"),
 }
 """The verbs of each file of this package; the file's ``VERBS`` declares them."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import resolver.cli
+from directory.keeping.command import PARSERS
 from directory.process import _parser as server_parser
 from resolver.cli.help import overview, verb_help
 from resolver.cli.main import main
@@ -17,6 +18,7 @@ from resolver.cli.parser import Verb, parse, split_verb
 from resolver.cli.registry import FAMILIES, GROUPS, every_verb, load_verb
 
 VERBS = list(every_verb())
+RAW_VERBS = {"server": server_parser, **PARSERS}
 EXAMPLES = [(verb, command) for verb in VERBS for command, _ in verb.examples]
 
 
@@ -73,7 +75,7 @@ def test_each_example_is_a_command(verb: Verb, command: str) -> None:
     _, name, rest = split_verb(words[1:])
     assert name == verb.name
     if verb.raw:
-        server_parser().parse_args(rest)
+        RAW_VERBS[name]().parse_args(rest)
     else:
         parse(verb, rest)
 
@@ -98,13 +100,15 @@ def test_help_for_one_verb(words: list[str], capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("kdir ls: ")
 
 
-def test_what_help_says_of_the_server_is_what_the_server_takes() -> None:
-    verb = load_verb("server")
+@pytest.mark.parametrize("name", RAW_VERBS)
+def test_what_help_says_of_a_verb_that_runs_elsewhere_is_what_is_taken_there(name: str) -> None:
+    verb = load_verb(name)
     assert verb is not None
+    assert verb.raw
     documented = {name for option in verb.options for name in option.names}
     accepted = {
         name
-        for action in server_parser()._actions
+        for action in RAW_VERBS[name]()._actions
         for name in action.option_strings
         if name not in {"-h", "--help"}
     }
