@@ -1,6 +1,7 @@
 """Runs a real etcd cluster on loopback, each member a process that can be paused or killed.
 
-It speaks only etcd's health endpoint: what is in the store is its user's business.
+It speaks only etcd's health endpoint: what is in the store, and who may use it, is its user's
+business.
 """
 
 import hashlib
@@ -9,6 +10,8 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,11 +25,12 @@ from deploy.local.process import LocalProcess, StartFailed
 
 VERSION = "3.6.6"
 SOURCE = Path(__file__).parent / "etcd"
+_PROGRAMS = (".", "./certificates", "go.etcd.io/etcd/etcdutl/v3")
 _START_SECONDS = 60
 
 
 def fetch() -> Path:
-    """The folder with the etcd program, built by Go if missing.
+    """The folder with the programs etcd, etcdutl and certificates, built by Go if missing.
 
     Raises:
         ServerUnavailable: Go is missing, or failed.
@@ -47,7 +51,8 @@ def installed() -> Path:
 
 
 def _folder() -> str:
-    parts = (SOURCE / name for name in ("go.mod", "go.sum", "main.go"))
+    names = ("go.mod", "go.sum", "main.go", "certificates/main.go")
+    parts = (SOURCE / name for name in names)
     digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts))
     return f"etcd-{VERSION}-{digest.hexdigest()[:8]}"
 
@@ -56,7 +61,7 @@ def _build(target: Path) -> None:
     if shutil.which("go") is None:
         raise ServerUnavailable("Go is needed to build etcd: install Go 1.24 or newer.")
     done = subprocess.run(
-        ["go", "build", "-trimpath", "-ldflags=-s -w", "-o", target / "etcd", "."],
+        ["go", "build", "-trimpath", "-ldflags=-s -w", "-o", f"{target}/", *_PROGRAMS],
         cwd=SOURCE,
         env=os.environ | {"GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"},
         capture_output=True,
@@ -67,14 +72,52 @@ def _build(target: Path) -> None:
         raise ServerUnavailable(f"Go could not build etcd:\n{done.stderr.strip()}")
 
 
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """A folder with an authority's certificate and some that it signed, all PEM.
+
+    Each certificate is good for a server on loopback, and for a client of its name.
+    """
+
+    folder: Path
+
+    @classmethod
+    def make(cls, folder: Path, *names: str) -> Self:
+        """A new authority, with a certificate for each name.
+
+        Raises:
+            ServerUnavailable: the program that makes them is not there yet.
+        """
+        subprocess.run([installed().with_name("certificates"), folder, *names], check=True)
+        return cls(folder)
+
+    @property
+    def ca(self) -> Path:
+        """What the others are checked against."""
+        return self.folder / "ca.pem"
+
+    def cert(self, name: str) -> Path:
+        """The certificate of one name."""
+        return self.folder / f"{name}.pem"
+
+    def key(self, name: str) -> Path:
+        """Its private key."""
+        return self.folder / f"{name}-key.pem"
+
+
 class EtcdMember:
     """One member of a cluster; it keeps its ports and data whatever happens to it."""
 
-    def __init__(self, name: str, directory: Path) -> None:
+    def __init__(self, name: str, directory: Path, server: Certificates | None = None) -> None:
+        """With certificates, its clients need one too; its own is the one named `server`."""
         self.name = name
         self.directory = directory
+        self.data = directory / "data"
         self.port = free_port()
         self.peer_port = free_port()
+        self._certificates = server
+        # Whoever asks for its health shows no certificate.
+        self._health_port = self.port if server is None else free_port()
         self._process: LocalProcess | None = None
 
     @property
@@ -83,9 +126,14 @@ class EtcdMember:
         return f"{LOOPBACK}:{self.port}"
 
     @property
+    def peer_url(self) -> str:
+        """Where the cluster's other members connect."""
+        return f"http://{LOOPBACK}:{self.peer_port}"
+
+    @property
     def peer(self) -> str:
         """How the cluster's other members know it: name=URL."""
-        return f"{self.name}=http://{LOOPBACK}:{self.peer_port}"
+        return f"{self.name}={self.peer_url}"
 
     @property
     def process(self) -> LocalProcess:
@@ -100,17 +148,31 @@ class EtcdMember:
 
     def join(self, command: list[str | Path]) -> None:
         """Start for the first time, by the command that says which cluster this is."""
+        scheme = "http" if self._certificates is None else "https"
         own = [
             f"--name={self.name}",
-            f"--data-dir={self.directory / 'data'}",
-            f"--listen-client-urls=http://{self.endpoint}",
-            f"--advertise-client-urls=http://{self.endpoint}",
-            f"--listen-peer-urls=http://{LOOPBACK}:{self.peer_port}",
-            f"--initial-advertise-peer-urls=http://{LOOPBACK}:{self.peer_port}",
+            f"--data-dir={self.data}",
+            f"--listen-client-urls={scheme}://{self.endpoint}",
+            f"--advertise-client-urls={scheme}://{self.endpoint}",
+            f"--listen-peer-urls={self.peer_url}",
+            f"--initial-advertise-peer-urls={self.peer_url}",
+            *self._tls_flags(),
         ]
-        self.directory.mkdir()
+        self.directory.mkdir(exist_ok=True)
         self._process = LocalProcess([*command, *own], self.directory / "etcd.log")
         self._process.start()
+
+    def _tls_flags(self) -> list[str]:
+        files = self._certificates
+        if files is None:
+            return []
+        return [
+            f"--listen-metrics-urls=http://{LOOPBACK}:{self._health_port}",
+            f"--cert-file={files.cert('server')}",
+            f"--key-file={files.key('server')}",
+            f"--trusted-ca-file={files.ca}",
+            "--client-cert-auth",
+        ]
 
     def start(self) -> None:
         """Start again, on its data; without a quorum it will be there, and not ready."""
@@ -127,7 +189,7 @@ class EtcdMember:
     def healthy(self) -> bool:
         """Whether it answers a linearizable read now."""
         try:
-            with urlopen(f"http://{self.endpoint}/health", timeout=2) as page:
+            with urlopen(f"http://{LOOPBACK}:{self._health_port}/health", timeout=2) as page:
                 return bool(json.load(page)["health"] == "true")
         except (URLError, TimeoutError, ConnectionError):
             return False
@@ -155,9 +217,18 @@ class EtcdCluster:
     To cut a member off from its quorum, pause the others.
     """
 
-    def __init__(self, members: int = 3) -> None:
+    def __init__(
+        self,
+        members: int = 3,
+        *,
+        certificates: Certificates | None = None,
+        flags: Sequence[str] = (),
+    ) -> None:
+        """With certificates, clients use TLS and need one; `flags` are etcd's own."""
         self._program = installed()
         self._member_count = members
+        self._certificates = certificates
+        self._flags = flags
         self.directory = Path(tempfile.mkdtemp(prefix="kdir-etcd-"))
         self.members: list[EtcdMember] = []
 
@@ -201,15 +272,53 @@ class EtcdCluster:
     def _join(self, directory: Path) -> None:
         directory.mkdir()
         names = [f"member-{number}" for number in range(self._member_count)]
-        self.members = [EtcdMember(name, directory / name) for name in names]
+        self.members = [EtcdMember(name, directory / name, self._certificates) for name in names]
+        self._begin(str(directory))
+
+    def _begin(self, token: str) -> None:
         command: list[str | Path] = [
             self._program,
-            f"--initial-cluster={','.join(member.peer for member in self.members)}",
-            f"--initial-cluster-token={directory}",
+            f"--initial-cluster={self._peers}",
+            f"--initial-cluster-token={token}",
             "--log-level=warn",
+            *self._flags,
         ]
         for member in self.members:
             member.join(command)
+
+    @property
+    def _peers(self) -> str:
+        return ",".join(member.peer for member in self.members)
+
+    def restore(self, snapshot: Path, token: str) -> None:
+        """Put a snapshot in place of all that is there, as etcd's manual says: every member is
+        ended, gets the snapshot by `etcdutl`, and starts. `token` makes etcd's id of the cluster:
+        another one, another id.
+
+        Raises:
+            StartFailed
+        """
+        for member in self.members:
+            member.kill()
+            shutil.rmtree(member.data, ignore_errors=True)
+            subprocess.run(
+                [
+                    self._program.with_name("etcdutl"),
+                    "snapshot",
+                    "restore",
+                    snapshot,
+                    f"--data-dir={member.data}",
+                    f"--name={member.name}",
+                    f"--initial-cluster={self._peers}",
+                    f"--initial-cluster-token={token}",
+                    f"--initial-advertise-peer-urls={member.peer_url}",
+                ],
+                capture_output=True,
+                check=True,
+            )
+        self._begin(token)
+        for member in self.members:
+            member.await_ready()
 
     def _end(self) -> None:
         for member in self.members:
