@@ -1,6 +1,7 @@
 """Fixtures that every kind of test may want: real servers, and what to do when there are none."""
 
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,12 +11,14 @@ from typing import Any, NoReturn
 
 import pytest
 
-from deploy.local import kafka, spark
+from deploy.local import etcd, kafka, spark
 from deploy.local.cache import ServerUnavailable
+from deploy.local.etcd import EtcdCluster
 from deploy.local.kafka import KafkaBroker
 
 REQUIRE = "KDIR_REQUIRE_SERVERS"
 OWN_BROKER = "KDIR_TEST_KAFKA"
+OWN_ETCD = "KDIR_TEST_ETCD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,19 @@ class SharedBroker:
 
     bootstrap: str
     cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEtcd:
+    """An etcd of three members that many tests use: each under a prefix of its own, and none stops,
+    restores or fills it. Compacting it is allowed.
+    """
+
+    endpoints: tuple[str, ...]
+
+    def address(self) -> str:
+        """The address of a store that nobody else uses."""
+        return f"etcd://{','.join(self.endpoints)}/test-{secrets.token_hex(6)}"
 
 
 def missing(reason: object) -> NoReturn:
@@ -70,6 +86,39 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[SharedBroker]:
         return
     with request.getfixturevalue("kafka_brokers")() as broker:
         yield SharedBroker(broker.bootstrap, broker.cluster_id)
+
+
+@pytest.fixture(scope="session")
+def etcd_clusters() -> Iterator[Callable[..., EtcdCluster]]:
+    """Makes etcd clusters that a test may kill, pause and restore: `with etcd_clusters() as etcd`.
+
+    The arguments are those of `EtcdCluster`. What is still there at the end is ended.
+    """
+    try:
+        etcd.installed()
+    except ServerUnavailable as reason:
+        missing(reason)
+    with ExitStack() as clusters:
+
+        def make(**options: Any) -> EtcdCluster:
+            cluster = EtcdCluster(**options)
+            clusters.callback(cluster.kill)
+            return cluster
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def etcd_cluster(request: pytest.FixtureRequest) -> Iterator[SharedEtcd]:
+    """Three members for all tests, started when the first asks; KDIR_TEST_ETCD names others, as
+    host:port,host:port,….
+    """
+    named = os.environ.get(OWN_ETCD)
+    if named:
+        yield SharedEtcd(tuple(named.split(",")))
+        return
+    with request.getfixturevalue("etcd_clusters")() as cluster:
+        yield SharedEtcd(tuple(cluster.endpoints))
 
 
 @pytest.fixture(scope="session")

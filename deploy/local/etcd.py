@@ -241,7 +241,7 @@ class EtcdCluster:
         try:
             self._start()
         except BaseException:
-            self._end()
+            self.kill()
             raise
         return self
 
@@ -251,7 +251,7 @@ class EtcdCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end()
+        self.kill()
 
     def _start(self) -> None:
         for attempts_left in (2, 1, 0):
@@ -320,7 +320,8 @@ class EtcdCluster:
         for member in self.members:
             member.await_ready()
 
-    def _end(self) -> None:
+    def kill(self) -> None:
+        """End every member at once, and remove their data."""
         for member in self.members:
             member.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
