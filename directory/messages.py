@@ -22,6 +22,7 @@ from directory.namespace.entry import (
     Mount,
     Policies,
     Provision,
+    Stamp,
     Topic,
 )
 from resolver.errors import InvalidPath
@@ -159,6 +160,10 @@ def policies_of(message: policies_pb2.Policies, *, stored: bool) -> Policies:
             values[name] = MappingProxyType(dict(_settings(name, entries, stored=stored)))
     if message.manage:
         values["manage"] = MappingProxyType(dict(message.manage))
+    if stored and message.stamps:
+        values["stamps"] = MappingProxyType(
+            {name: Stamp(one.by, one.at_ms) for name, one in sorted(message.stamps.items())}
+        )
     return Policies(**values) if values else NO_POLICIES
 
 
@@ -258,6 +263,11 @@ def fill_policies(message: policies_pb2.Policies, policies: Policies) -> None:
         _fill_settings(getattr(message, name), getattr(policies, name))
     message.manage.clear()
     message.manage.update(policies.manage)
+    for name in [name for name in message.stamps if name not in policies.stamps]:
+        del message.stamps[name]
+    for name, stamp in policies.stamps.items():
+        message.stamps[name].by = stamp.by
+        message.stamps[name].at_ms = stamp.at_ms
 
 
 def _fill_settings(

@@ -13,12 +13,15 @@ from typing import Final, TypeVar
 from directory.namespace import physical
 from directory.namespace.command import RETIRED_FOR_MS, Change, Context, Plan
 from directory.namespace.entry import (
+    NO_POLICIES,
     ROOT_ID,
     Directory,
     Entry,
     Kind,
     Link,
     Mount,
+    Policies,
+    Stamp,
     Topic,
 )
 from directory.namespace.keys import (
@@ -30,6 +33,7 @@ from directory.namespace.keys import (
     retired_key,
     unify,
 )
+from directory.namespace.policies import stamped
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.tree import ROOT_KEY
 from directory.store.base import Guard, KeyIs, NothingNewer, Put, Remove, Write
@@ -73,6 +77,10 @@ class Draft:
             changed_at_ms=self.context.now_ms,
             changed_by=self.context.principal,
         )
+
+    def stamped_policies(self, after: Policies, before: Policies = NO_POLICIES) -> Policies:
+        """Give policies with who sets what differs from before: who plans, now."""
+        return stamped(after, before, Stamp(self.context.principal, self.context.now_ms))
 
     def put(self, parent_id: int, name: str, entry: Entry) -> None:
         """Write an entry's record; what was there is not looked at."""

@@ -28,6 +28,7 @@ __all__ = [
     "Mount",
     "Policies",
     "Provision",
+    "Stamp",
     "Topic",
     "etag_of",
 ]
@@ -86,6 +87,14 @@ def _frozen(mapping: Mapping[str, str | None] | None = None) -> Mapping[str, str
 
 
 @dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who set something, and when (Unix milliseconds)."""
+
+    by: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Policies:
     """Settings of one entry that hold for all below it (KIP-37).
 
@@ -107,6 +116,8 @@ class Policies:
     description: str | None = None
     read_only: bool | None = None
     encryption_key_id: str | None = None
+    stamps: Mapping[str, Stamp] = field(default_factory=lambda: MappingProxyType({}))
+    """Who set each field, by ``owner`` or ``topic_config[retention.ms]``; not inherited."""
 
 
 NO_POLICIES: Final = Policies()

@@ -72,6 +72,7 @@ def create_directory(draft: Draft, command: CreateDirectory) -> Plan:
         turn_back(way, draft.mount, relative[:-1], relative[-1:])
     check_names(command.path, relative)
     check_policies(command.policies)
+    policies = draft.stamped_policies(command.policies)
     rules.check_writable(draft, way.node)
     draft.expect_way(way.node)
     parent_id = way.node.entry_id
@@ -82,7 +83,7 @@ def create_directory(draft: Draft, command: CreateDirectory) -> Plan:
             entry_id=draft.fresh_id(),
             changed_at_ms=draft.context.now_ms,
             changed_by=draft.context.principal,
-            policies=command.policies if last else NO_POLICIES,
+            policies=policies if last else NO_POLICIES,
             closed=command.closed and last,
         )
         path = draft.mount.join(relative[: depth + 1])
@@ -129,7 +130,7 @@ def _wished_topic(
         entry_id=draft.fresh_id(),
         changed_at_ms=context.now_ms,
         changed_by=context.principal,
-        policies=own,
+        policies=draft.stamped_policies(own),
         physical_name=name,
         partitions=command.partitions or own.partitions or defaults.partitions or 0,
         replication_factor=command.replication_factor
@@ -163,7 +164,7 @@ def _adopted_topic(draft: Draft, command: CreateTopic) -> Topic:
         entry_id=draft.fresh_id(),
         changed_at_ms=draft.context.now_ms,
         changed_by=draft.context.principal,
-        policies=command.policies,
+        policies=draft.stamped_policies(command.policies),
         physical_name=name,
         topic_id=observed.topic_id,
         partitions=observed.partitions,

@@ -36,6 +36,9 @@ def update_entry(draft: Draft, command: UpdateEntry) -> Plan:
     check_etag(found, command.etag)
     before = found.entry
     after = apply_changes(before, command.changes)
+    if isinstance(after, Directory | Topic) and isinstance(before, Directory | Topic):
+        policies = draft.stamped_policies(after.policies, before.policies)
+        after = replace(after, policies=policies)
     if after == before:
         return draft.finish(before, command.path)
     if isinstance(after, Link):

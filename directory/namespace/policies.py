@@ -6,19 +6,19 @@ What comes from above the mount is handed in as one more, outermost level (DESIG
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from directory.namespace.entry import NO_POLICIES, Policies
+from directory.namespace.entry import NO_POLICIES, Policies, Stamp
 
 if TYPE_CHECKING:
     from directory.namespace.snapshot import Snapshot
 
-__all__ = ["effective", "inherit", "levels_of", "settled"]
+__all__ = ["effective", "inherit", "levels_of", "set_fields", "settled", "stamped"]
 
-_FIELDS: Final = tuple(one.name for one in fields(Policies))
+_FIELDS: Final = tuple(one.name for one in fields(Policies) if one.name != "stamps")
 _MAPS: Final = frozenset(
     {"topic_config", "producer_defaults", "consumer_defaults", "tags", "manage"}
 )
@@ -40,6 +40,34 @@ def inherit(outer: Policies, inner: Policies) -> Policies:
         else:
             values[name] = far if near is None else near
     return Policies(**values)
+
+
+def set_fields(policies: Policies) -> dict[str, object]:
+    """What is set, by field: ``owner``, or with the key of a map ``topic_config[retention.ms]``. A
+    cleared key is set to ``None``.
+    """
+    found: dict[str, object] = {}
+    for name in _FIELDS:
+        value = getattr(policies, name)
+        if name in _MAPS:
+            found.update((f"{name}[{key}]", one) for key, one in value.items())
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+def stamped(after: Policies, before: Policies, stamp: Stamp) -> Policies:
+    """With who set each field: ``stamp`` for those that differ from before, and for the others what
+    was known, if it was.
+    """
+    old, now = set_fields(before), set_fields(after)
+    same = {name for name, value in now.items() if name in old and old[name] == value}
+    stamps = {
+        name: stamp if name not in same else before.stamps[name]
+        for name in now
+        if name not in same or name in before.stamps
+    }
+    return after if stamps == after.stamps else replace(after, stamps=MappingProxyType(stamps))
 
 
 def effective(levels: Iterable[Policies]) -> Policies:

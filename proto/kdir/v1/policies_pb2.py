@@ -26,7 +26,7 @@ from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mas
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16kdir/v1/policies.proto\x12\x07kdir.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x07\n\x08Policies\x12\x38\n\x0ctopic_config\x18\x01 \x03(\x0b\x32\".kdir.v1.Policies.TopicConfigEntry\x12\x17\n\npartitions\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x1f\n\x12replication_factor\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x17\n\nmax_topics\x18\x04 \x01(\x04H\x02\x88\x01\x01\x12\x1b\n\x0emax_partitions\x18\x05 \x01(\x04H\x03\x88\x01\x01\x12\x42\n\x11producer_defaults\x18\x06 \x03(\x0b\x32\'.kdir.v1.Policies.ProducerDefaultsEntry\x12\x42\n\x11\x63onsumer_defaults\x18\x07 \x03(\x0b\x32\'.kdir.v1.Policies.ConsumerDefaultsEntry\x12\x12\n\x05owner\x18\x08 \x01(\tH\x04\x88\x01\x01\x12\x14\n\x07\x63ontact\x18\t \x01(\tH\x05\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\n \x01(\tH\x06\x88\x01\x01\x12)\n\x04tags\x18\x0b \x03(\x0b\x32\x1b.kdir.v1.Policies.TagsEntry\x12\x16\n\tread_only\x18\x0c \x01(\x08H\x07\x88\x01\x01\x12\x1e\n\x11\x65ncryption_key_id\x18\r \x01(\tH\x08\x88\x01\x01\x12-\n\x06manage\x18\x0e \x03(\x0b\x32\x1d.kdir.v1.Policies.ManageEntry\x1aH\n\x10TopicConfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.kdir.v1.ConfigValue:\x02\x38\x01\x1aM\n\x15ProducerDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.kdir.v1.ConfigValue:\x02\x38\x01\x1aM\n\x15\x43onsumerDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.kdir.v1.ConfigValue:\x02\x38\x01\x1a\x41\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.kdir.v1.ConfigValue:\x02\x38\x01\x1a-\n\x0bManageEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x08:\x02\x38\x01\x42\r\n\x0b_partitionsB\x15\n\x13_replication_factorB\r\n\x0b_max_topicsB\x11\n\x0f_max_partitionsB\x08\n\x06_ownerB\n\n\x08_contactB\x0e\n\x0c_descriptionB\x0c\n\n_read_onlyB\x14\n\x12_encryption_key_id\"9\n\x0b\x43onfigValue\x12\x0f\n\x05value\x18\x01 \x01(\tH\x00\x12\x11\n\x07\x63leared\x18\x02 \x01(\x08H\x00\x42\x06\n\x04kind\"\xd3\x01\n\x0e\x45\x66\x66\x65\x63tiveValue\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06set_at\x18\x03 \x01(\t\x12\x0e\n\x06set_by\x18\x04 \x01(\t\x12,\n\x08set_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\toverrides\x18\x06 \x03(\x0b\x32\x18.kdir.v1.OverriddenValue\x12\x18\n\x0bkafka_value\x18\x07 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_kafka_value\"0\n\x0fOverriddenValue\x12\r\n\x05value\x18\x01 \x01(\t\x12\x0e\n\x06set_at\x18\x02 \x01(\t\"b\n\x10\x41ncestorPosition\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x13\n\x0b\x61ge_seconds\x18\x04 \x01(\x01\"\x90\x01\n\x1bGetEffectivePoliciesRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\"\n\x07what_if\x18\x02 \x01(\x0b\x32\x11.kdir.v1.Policies\x12\x30\n\x0cwhat_if_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\r\n\x05token\x18\x04 \x01(\t\"\x9c\x01\n\x1cGetEffectivePoliciesResponse\x12\'\n\x06values\x18\x01 \x03(\x0b\x32\x17.kdir.v1.EffectiveValue\x12,\n\tancestors\x18\x02 \x03(\x0b\x32\x19.kdir.v1.AncestorPosition\x12\x16\n\x0etopics_changed\x18\x03 \x01(\x04\x12\r\n\x05token\x18\x04 \x01(\t\"1\n\x11PlanArmingRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x61spect\x18\x02 \x01(\t\"J\n\x12PlanArmingResponse\x12\x11\n\tplan_hash\x18\x01 \x01(\t\x12!\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32\x12.kdir.v1.KafkaCall\"{\n\tKafkaCall\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x10\n\x08resource\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x13\n\x06\x62\x65\x66ore\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05\x61\x66ter\x18\x05 \x01(\tH\x01\x88\x01\x01\x42\t\n\x07_beforeB\x08\n\x06_after\"Q\n\nArmRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x61spect\x18\x02 \x01(\t\x12\x11\n\tplan_hash\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"0\n\x0b\x41rmResponse\x12\x12\n\ncalls_made\x18\x01 \x01(\x04\x12\r\n\x05token\x18\x02 \x01(\t2\xed\x01\n\rPolicyService\x12\x63\n\x14GetEffectivePolicies\x12$.kdir.v1.GetEffectivePoliciesRequest\x1a%.kdir.v1.GetEffectivePoliciesResponse\x12\x45\n\nPlanArming\x12\x1a.kdir.v1.PlanArmingRequest\x1a\x1b.kdir.v1.PlanArmingResponse\x12\x30\n\x03\x41rm\x12\x13.kdir.v1.ArmRequest\x1a\x14.kdir.v1.ArmResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16kdir/v1/policies.proto\x12\x07kdir.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xec\x08\n\x08Policies\x12\x38\n\x0ctopic_config\x18\x01 \x03(\x0b\x32\".kdir.v1.Policies.TopicConfigEntry\x12\x17\n\npartitions\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x1f\n\x12replication_factor\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x17\n\nmax_topics\x18\x04 \x01(\x04H\x02\x88\x01\x01\x12\x1b\n\x0emax_partitions\x18\x05 \x01(\x04H\x03\x88\x01\x01\x12\x42\n\x11producer_defaults\x18\x06 \x03(\x0b\x32\'.kdir.v1.Policies.ProducerDefaultsEntry\x12\x42\n\x11\x63onsumer_defaults\x18\x07 \x03(\x0b\x32\'.kdir.v1.Policies.ConsumerDefaultsEntry\x12\x12\n\x05owner\x18\x08 \x01(\tH\x04\x88\x01\x01\x12\x14\n\x07\x63ontact\x18\t \x01(\tH\x05\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\n \x01(\tH\x06\x88\x01\x01\x12)\n\x04tags\x18\x0b \x03(\x0b\x32\x1b.kdir.v1.Policies.TagsEntry\x12\x16\n\tread_only\x18\x0c \x01(\x08H\x07\x88\x01\x01\x12\x1e\n\x11\x65ncryption_key_id\x18\r \x01(\tH\x08\x88\x01\x01\x12-\n\x06manage\x18\x0e \x03(\x0b\x32\x1d.kdir.v1.Policies.ManageEntry\x12-\n\x06stamps\x18\x0f \x03(\x0b\x32\x1d.kdir.v1.Policies.StampsEntry\x1aH\n\x10TopicConfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.kdir.v1.ConfigValue:\x02\x38\x01\x1aM\n\x15ProducerDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.kdir.v1.ConfigValue:\x02\x38\x01\x1aM\n\x15\x43onsumerDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.kdir.v1.ConfigValue:\x02\x38\x01\x1a\x41\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.kdir.v1.ConfigValue:\x02\x38\x01\x1a-\n\x0bManageEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x08:\x02\x38\x01\x1a=\n\x0bStampsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1d\n\x05value\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Stamp:\x02\x38\x01\x42\r\n\x0b_partitionsB\x15\n\x13_replication_factorB\r\n\x0b_max_topicsB\x11\n\x0f_max_partitionsB\x08\n\x06_ownerB\n\n\x08_contactB\x0e\n\x0c_descriptionB\x0c\n\n_read_onlyB\x14\n\x12_encryption_key_id\"\"\n\x05Stamp\x12\n\n\x02\x62y\x18\x01 \x01(\t\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\"9\n\x0b\x43onfigValue\x12\x0f\n\x05value\x18\x01 \x01(\tH\x00\x12\x11\n\x07\x63leared\x18\x02 \x01(\x08H\x00\x42\x06\n\x04kind\"\xd3\x01\n\x0e\x45\x66\x66\x65\x63tiveValue\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06set_at\x18\x03 \x01(\t\x12\x0e\n\x06set_by\x18\x04 \x01(\t\x12,\n\x08set_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\toverrides\x18\x06 \x03(\x0b\x32\x18.kdir.v1.OverriddenValue\x12\x18\n\x0bkafka_value\x18\x07 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_kafka_value\"0\n\x0fOverriddenValue\x12\r\n\x05value\x18\x01 \x01(\t\x12\x0e\n\x06set_at\x18\x02 \x01(\t\"b\n\x10\x41ncestorPosition\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x13\n\x0b\x61ge_seconds\x18\x04 \x01(\x01\"\x90\x01\n\x1bGetEffectivePoliciesRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\"\n\x07what_if\x18\x02 \x01(\x0b\x32\x11.kdir.v1.Policies\x12\x30\n\x0cwhat_if_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\r\n\x05token\x18\x04 \x01(\t\"\x9c\x01\n\x1cGetEffectivePoliciesResponse\x12\'\n\x06values\x18\x01 \x03(\x0b\x32\x17.kdir.v1.EffectiveValue\x12,\n\tancestors\x18\x02 \x03(\x0b\x32\x19.kdir.v1.AncestorPosition\x12\x16\n\x0etopics_changed\x18\x03 \x01(\x04\x12\r\n\x05token\x18\x04 \x01(\t\"1\n\x11PlanArmingRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x61spect\x18\x02 \x01(\t\"J\n\x12PlanArmingResponse\x12\x11\n\tplan_hash\x18\x01 \x01(\t\x12!\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32\x12.kdir.v1.KafkaCall\"{\n\tKafkaCall\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x10\n\x08resource\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x13\n\x06\x62\x65\x66ore\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05\x61\x66ter\x18\x05 \x01(\tH\x01\x88\x01\x01\x42\t\n\x07_beforeB\x08\n\x06_after\"Q\n\nArmRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x61spect\x18\x02 \x01(\t\x12\x11\n\tplan_hash\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"0\n\x0b\x41rmResponse\x12\x12\n\ncalls_made\x18\x01 \x01(\x04\x12\r\n\x05token\x18\x02 \x01(\t2\xed\x01\n\rPolicyService\x12\x63\n\x14GetEffectivePolicies\x12$.kdir.v1.GetEffectivePoliciesRequest\x1a%.kdir.v1.GetEffectivePoliciesResponse\x12\x45\n\nPlanArming\x12\x1a.kdir.v1.PlanArmingRequest\x1a\x1b.kdir.v1.PlanArmingResponse\x12\x30\n\x03\x41rm\x12\x13.kdir.v1.ArmRequest\x1a\x14.kdir.v1.ArmResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,40 +43,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_POLICIES_TAGSENTRY']._serialized_options = b'8\001'
   _globals['_POLICIES_MANAGEENTRY']._loaded_options = None
   _globals['_POLICIES_MANAGEENTRY']._serialized_options = b'8\001'
+  _globals['_POLICIES_STAMPSENTRY']._loaded_options = None
+  _globals['_POLICIES_STAMPSENTRY']._serialized_options = b'8\001'
   _globals['_POLICIES']._serialized_start=103
-  _globals['_POLICIES']._serialized_end=1125
-  _globals['_POLICIES_TOPICCONFIGENTRY']._serialized_start=635
-  _globals['_POLICIES_TOPICCONFIGENTRY']._serialized_end=707
-  _globals['_POLICIES_PRODUCERDEFAULTSENTRY']._serialized_start=709
-  _globals['_POLICIES_PRODUCERDEFAULTSENTRY']._serialized_end=786
-  _globals['_POLICIES_CONSUMERDEFAULTSENTRY']._serialized_start=788
-  _globals['_POLICIES_CONSUMERDEFAULTSENTRY']._serialized_end=865
-  _globals['_POLICIES_TAGSENTRY']._serialized_start=867
-  _globals['_POLICIES_TAGSENTRY']._serialized_end=932
-  _globals['_POLICIES_MANAGEENTRY']._serialized_start=934
-  _globals['_POLICIES_MANAGEENTRY']._serialized_end=979
-  _globals['_CONFIGVALUE']._serialized_start=1127
-  _globals['_CONFIGVALUE']._serialized_end=1184
-  _globals['_EFFECTIVEVALUE']._serialized_start=1187
-  _globals['_EFFECTIVEVALUE']._serialized_end=1398
-  _globals['_OVERRIDDENVALUE']._serialized_start=1400
-  _globals['_OVERRIDDENVALUE']._serialized_end=1448
-  _globals['_ANCESTORPOSITION']._serialized_start=1450
-  _globals['_ANCESTORPOSITION']._serialized_end=1548
-  _globals['_GETEFFECTIVEPOLICIESREQUEST']._serialized_start=1551
-  _globals['_GETEFFECTIVEPOLICIESREQUEST']._serialized_end=1695
-  _globals['_GETEFFECTIVEPOLICIESRESPONSE']._serialized_start=1698
-  _globals['_GETEFFECTIVEPOLICIESRESPONSE']._serialized_end=1854
-  _globals['_PLANARMINGREQUEST']._serialized_start=1856
-  _globals['_PLANARMINGREQUEST']._serialized_end=1905
-  _globals['_PLANARMINGRESPONSE']._serialized_start=1907
-  _globals['_PLANARMINGRESPONSE']._serialized_end=1981
-  _globals['_KAFKACALL']._serialized_start=1983
-  _globals['_KAFKACALL']._serialized_end=2106
-  _globals['_ARMREQUEST']._serialized_start=2108
-  _globals['_ARMREQUEST']._serialized_end=2189
-  _globals['_ARMRESPONSE']._serialized_start=2191
-  _globals['_ARMRESPONSE']._serialized_end=2239
-  _globals['_POLICYSERVICE']._serialized_start=2242
-  _globals['_POLICYSERVICE']._serialized_end=2479
+  _globals['_POLICIES']._serialized_end=1235
+  _globals['_POLICIES_TOPICCONFIGENTRY']._serialized_start=682
+  _globals['_POLICIES_TOPICCONFIGENTRY']._serialized_end=754
+  _globals['_POLICIES_PRODUCERDEFAULTSENTRY']._serialized_start=756
+  _globals['_POLICIES_PRODUCERDEFAULTSENTRY']._serialized_end=833
+  _globals['_POLICIES_CONSUMERDEFAULTSENTRY']._serialized_start=835
+  _globals['_POLICIES_CONSUMERDEFAULTSENTRY']._serialized_end=912
+  _globals['_POLICIES_TAGSENTRY']._serialized_start=914
+  _globals['_POLICIES_TAGSENTRY']._serialized_end=979
+  _globals['_POLICIES_MANAGEENTRY']._serialized_start=981
+  _globals['_POLICIES_MANAGEENTRY']._serialized_end=1026
+  _globals['_POLICIES_STAMPSENTRY']._serialized_start=1028
+  _globals['_POLICIES_STAMPSENTRY']._serialized_end=1089
+  _globals['_STAMP']._serialized_start=1237
+  _globals['_STAMP']._serialized_end=1271
+  _globals['_CONFIGVALUE']._serialized_start=1273
+  _globals['_CONFIGVALUE']._serialized_end=1330
+  _globals['_EFFECTIVEVALUE']._serialized_start=1333
+  _globals['_EFFECTIVEVALUE']._serialized_end=1544
+  _globals['_OVERRIDDENVALUE']._serialized_start=1546
+  _globals['_OVERRIDDENVALUE']._serialized_end=1594
+  _globals['_ANCESTORPOSITION']._serialized_start=1596
+  _globals['_ANCESTORPOSITION']._serialized_end=1694
+  _globals['_GETEFFECTIVEPOLICIESREQUEST']._serialized_start=1697
+  _globals['_GETEFFECTIVEPOLICIESREQUEST']._serialized_end=1841
+  _globals['_GETEFFECTIVEPOLICIESRESPONSE']._serialized_start=1844
+  _globals['_GETEFFECTIVEPOLICIESRESPONSE']._serialized_end=2000
+  _globals['_PLANARMINGREQUEST']._serialized_start=2002
+  _globals['_PLANARMINGREQUEST']._serialized_end=2051
+  _globals['_PLANARMINGRESPONSE']._serialized_start=2053
+  _globals['_PLANARMINGRESPONSE']._serialized_end=2127
+  _globals['_KAFKACALL']._serialized_start=2129
+  _globals['_KAFKACALL']._serialized_end=2252
+  _globals['_ARMREQUEST']._serialized_start=2254
+  _globals['_ARMREQUEST']._serialized_end=2335
+  _globals['_ARMRESPONSE']._serialized_start=2337
+  _globals['_ARMRESPONSE']._serialized_end=2385
+  _globals['_POLICYSERVICE']._serialized_start=2388
+  _globals['_POLICYSERVICE']._serialized_end=2625
 # @@protoc_insertion_point(module_scope)

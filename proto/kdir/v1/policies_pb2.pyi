@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Policies(_message.Message):
-    __slots__ = ("topic_config", "partitions", "replication_factor", "max_topics", "max_partitions", "producer_defaults", "consumer_defaults", "owner", "contact", "description", "tags", "read_only", "encryption_key_id", "manage")
+    __slots__ = ("topic_config", "partitions", "replication_factor", "max_topics", "max_partitions", "producer_defaults", "consumer_defaults", "owner", "contact", "description", "tags", "read_only", "encryption_key_id", "manage", "stamps")
     class TopicConfigEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,13 @@ class Policies(_message.Message):
         key: str
         value: bool
         def __init__(self, key: _Optional[str] = ..., value: _Optional[bool] = ...) -> None: ...
+    class StampsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Stamp
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Stamp, _Mapping]] = ...) -> None: ...
     TOPIC_CONFIG_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +68,7 @@ class Policies(_message.Message):
     READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     ENCRYPTION_KEY_ID_FIELD_NUMBER: _ClassVar[int]
     MANAGE_FIELD_NUMBER: _ClassVar[int]
+    STAMPS_FIELD_NUMBER: _ClassVar[int]
     topic_config: _containers.MessageMap[str, ConfigValue]
     partitions: int
     replication_factor: int
@@ -75,7 +83,16 @@ class Policies(_message.Message):
     read_only: bool
     encryption_key_id: str
     manage: _containers.ScalarMap[str, bool]
-    def __init__(self, topic_config: _Optional[_Mapping[str, ConfigValue]] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., max_topics: _Optional[int] = ..., max_partitions: _Optional[int] = ..., producer_defaults: _Optional[_Mapping[str, ConfigValue]] = ..., consumer_defaults: _Optional[_Mapping[str, ConfigValue]] = ..., owner: _Optional[str] = ..., contact: _Optional[str] = ..., description: _Optional[str] = ..., tags: _Optional[_Mapping[str, ConfigValue]] = ..., read_only: _Optional[bool] = ..., encryption_key_id: _Optional[str] = ..., manage: _Optional[_Mapping[str, bool]] = ...) -> None: ...
+    stamps: _containers.MessageMap[str, Stamp]
+    def __init__(self, topic_config: _Optional[_Mapping[str, ConfigValue]] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., max_topics: _Optional[int] = ..., max_partitions: _Optional[int] = ..., producer_defaults: _Optional[_Mapping[str, ConfigValue]] = ..., consumer_defaults: _Optional[_Mapping[str, ConfigValue]] = ..., owner: _Optional[str] = ..., contact: _Optional[str] = ..., description: _Optional[str] = ..., tags: _Optional[_Mapping[str, ConfigValue]] = ..., read_only: _Optional[bool] = ..., encryption_key_id: _Optional[str] = ..., manage: _Optional[_Mapping[str, bool]] = ..., stamps: _Optional[_Mapping[str, Stamp]] = ...) -> None: ...
+
+class Stamp(_message.Message):
+    __slots__ = ("by", "at_ms")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    at_ms: int
+    def __init__(self, by: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
 
 class ConfigValue(_message.Message):
     __slots__ = ("value", "cleared")

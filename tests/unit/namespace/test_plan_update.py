@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -23,9 +24,11 @@ from directory.namespace.entry import (
     LinkWrites,
     Mount,
     Policies,
+    Stamp,
     Topic,
     etag_of,
 )
+from directory.namespace.policies import set_fields, stamped
 from resolver.errors import Absent, EtagMismatch, InvalidArgument, KdirError, ReadOnly
 from tests.trees import NOW_MS, Cluster, path, told
 
@@ -44,6 +47,11 @@ def cluster() -> Cluster:
 
 def update(text: str, changes: dict[str, object], **fields: object) -> UpdateEntry:
     return UpdateEntry(path=path(text), changes=changes, **fields)  # type: ignore[arg-type]
+
+
+def bare(policies: Policies) -> Policies:
+    """Without who set what."""
+    return replace(policies, stamps=MappingProxyType({}))
 
 
 def refused(cluster: Cluster, command: object, error: type[KdirError], words: str) -> KdirError:
@@ -68,9 +76,16 @@ def test_an_update_changes_what_it_names_and_nothing_else(cluster: Cluster) -> N
     assert isinstance(after, Directory)
     assert isinstance(before, Directory)
     assert after == made.entry
-    assert after.policies == Policies(
+    assert bare(after.policies) == Policies(
         owner="search", contact="#s", max_topics=7, tags=MappingProxyType({"tier": "1"})
     )
+    ana, bo = Stamp("User:ana", NOW_MS), Stamp("User:bo", NOW_MS + 5)
+    assert after.policies.stamps == {
+        "owner": ana,
+        "tags[tier]": ana,
+        "contact": bo,
+        "max_topics": bo,
+    }
     assert after.closed
     assert (after.changed_by, after.changed_at_ms) == ("User:bo", NOW_MS + 5)
     assert (after.entry_id, after.change_count) == (before.entry_id, before.change_count + 1)
@@ -81,7 +96,7 @@ def test_an_update_changes_what_it_names_and_nothing_else(cluster: Cluster) -> N
 def test_the_root_gets_a_record_when_something_is_set_on_it(cluster: Cluster) -> None:
     cluster.do(update("/la", {"policies.owner": "ops"}))
     cluster.do(update("/la", {"policies.contact": "#ops"}))
-    assert cluster.loaded().root.directory.policies == Policies(owner="ops", contact="#ops")
+    assert bare(cluster.loaded().root.directory.policies) == Policies(owner="ops", contact="#ops")
     assert cluster.loaded().root.directory.entry_id == ROOT_ID
 
 
@@ -113,7 +128,8 @@ def test_unset_zero_empty_and_cleared_are_four_things(
     cluster.do(update("/la/d", changes))
     found = cluster.entry("/la/d")
     assert isinstance(found, Directory)
-    assert found.policies == policies
+    assert bare(found.policies) == policies
+    assert set(found.policies.stamps) == set(set_fields(policies))
     assert cluster.loaded().container(ROOT_ID, "d") == found
     # And back: unset again, it is as if nobody had ever set it.
     cluster.do(update("/la/d", dict.fromkeys(changes)))
@@ -301,3 +317,28 @@ def test_of_two_entries_with_one_name_the_kind_says_which(cluster: Cluster) -> N
     assert isinstance(directory, Directory)
     assert (topic.policies.owner, directory.policies.owner) == ("topic", "dir")
     refused(cluster, update("/la/d", {}, kind=Kind.LINK), Absent, "a directory, not a link")
+
+
+def test_a_field_whose_setter_is_not_known_gets_none_by_another_change() -> None:
+    old = Policies(owner="search")
+    now = Stamp("User:bo", 5)
+    assert stamped(replace(old, contact="#s"), old, now).stamps == {"contact": now}
+    assert stamped(old, old, now) is old
+
+
+def test_what_is_made_with_policies_says_who_set_them(cluster: Cluster) -> None:
+    cluster.do(
+        CreateDirectory(path=path("/la/e/f"), make_parents=True, policies=Policies(owner="x")),
+        CreateTopic(path=path("/la/e/f/t"), policies=Policies(partitions=2)),
+        principal="User:bo",
+        now_ms=NOW_MS + 9,
+    )
+    bo = Stamp("User:bo", NOW_MS + 9)
+    for text, stamps in {
+        "/la/e": {},
+        "/la/e/f": {"owner": bo},
+        "/la/e/f/t": {"partitions": bo},
+    }.items():
+        found = cluster.entry(text)
+        assert isinstance(found, Directory | Topic)
+        assert found.policies.stamps == stamps
