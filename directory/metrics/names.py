@@ -53,7 +53,7 @@ METRICS: Final = (
     Metric(
         "kdir_store_commit_duration_seconds",
         "histogram",
-        "Commits by outcome: committed, conflict, away, sealed, failed (a bug).",
+        "Commits by outcome: committed, conflict, away, full, sealed, failed (a bug).",
         ("cluster", "outcome"),
     ),
     Metric(

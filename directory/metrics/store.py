@@ -21,6 +21,7 @@ from directory.store.base import (
     Sealed,
     Store,
     StoreAway,
+    StoreFull,
     Transaction,
     Watch,
 )
@@ -36,7 +37,7 @@ class MeasuredStore:
         self._clock: Final = clock
         self.commits: Final = {
             outcome: Histogram(COMMIT_SECONDS)
-            for outcome in ("committed", "conflict", "away", "sealed", "failed")
+            for outcome in ("committed", "conflict", "away", "full", "sealed", "failed")
         }
         """How long commits took, by what came of them; *failed*: refused as a bug of the caller's.
         """
@@ -64,6 +65,9 @@ class MeasuredStore:
             return done
         except Sealed:
             outcome = "sealed"
+            raise
+        except StoreFull:
+            outcome = "full"
             raise
         except StoreAway:
             outcome = "away"

@@ -168,13 +168,13 @@ def _row(
         return [server.mount or "?", server.cluster or "?", server.endpoint or "-", state,
                 "-", "-", "-", "-", "-"]  # fmt: skip
     cluster = status.authority.cluster
-    state_name = _STATES.get(status.replica_state, str(status.replica_state))
+    state = _state(status)
     up = units.age(status.uptime_seconds) if human else f"{status.uptime_seconds:.3f}"
     return [
         cluster.mount,
         cluster.cluster,
         server.endpoint,
-        state_name if state_name == "serving" else Styled(state_name, "warn"),
+        state if state == "serving" else Styled(state, "warn"),
         units.count(status.topic_count) if human else str(status.topic_count),
         _parent(status),
         _kafka(status),
@@ -183,12 +183,26 @@ def _row(
     ]
 
 
+def _state(status: admin_pb2.GetStatusResponse) -> str:
+    """In the words of /readyz (directory/health.py), such as ``stale 12 s``."""
+    name = _STATES.get(status.replica_state, str(status.replica_state))
+    if name == "loading":
+        return name
+    if status.store_status.sealed:
+        return "sealed"
+    if name == "stale":
+        return f"stale {status.store_status.age_seconds:.0f} s"
+    return "unmounted" if status.parent.unmounted else name
+
+
 def _parent(status: admin_pb2.GetStatusResponse) -> str | Styled:
     parent = status.parent
     if parent.unmounted:
         return Styled("unmounted", "bad")
     if not parent.configured:
         return "-"
+    if parent.standby:
+        return "standby"  # another server of the cluster knows
     return "linked" if parent.linked else Styled("away", "bad")
 
 
@@ -198,13 +212,15 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
     kafka = status.kafka
     if kafka.stopped:
         return Styled("stopped", "bad")
-    if not kafka.reachable:
+    if kafka.leader and not kafka.reachable:
         return Styled("away", "bad")
     counts = {
         "pending": kafka.pending_count, "missing": kafka.missing_count, "drift": kafka.drift_count,
     }  # fmt: skip
     told = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
-    return Styled(told, "warn") if told else "ok"
+    if told:
+        return Styled(told, "warn")
+    return "ok" if kafka.leader else "standby"
 
 
 def _problems(look: _Look) -> Iterator[str]:
@@ -216,8 +232,11 @@ def _problems(look: _Look) -> Iterator[str]:
         yield f"{' at '.join(filter(None, (name, server.endpoint)))}: {status}"
         return
     where = f"{status.authority.cluster.mount} at {server.endpoint}"
-    if status.replica_state != 2:
-        yield f"{where}: its tree is {_STATES.get(status.replica_state, 'in an unknown state')}"
+    store = status.store_status
+    if store.sealed:
+        yield f"{where}: its store takes no changes: {store.sealed}"
+    elif status.replica_state != 2:
+        yield f"{where}: its tree is {_state(status)}: {store.message or 'not yet known why'}"
     parent = status.parent
     if parent.unmounted:
         yield f"{where}: the parent has unmounted it"
