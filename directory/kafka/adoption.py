@@ -18,7 +18,17 @@ from directory.namespace.mapping import Action, Adoption, MappingRule, plan_adop
 from directory.namespace.snapshot import Located, Snapshot
 from resolver.path import Path
 
-__all__ = ["Adopted", "Move", "Step", "TakeIn", "TakeOver", "carry_out", "observed", "plan"]
+__all__ = [
+    "Adopted",
+    "Move",
+    "Step",
+    "TakeIn",
+    "TakeOver",
+    "carry_out",
+    "observed",
+    "plan",
+    "taken_in",
+]
 
 _TAKEN_OVER: Final = frozenset({Provision.FAILED, Provision.REPLACED})
 
@@ -61,6 +71,13 @@ class TakeOver:
 
 
 Step = TakeIn | Move | TakeOver | None
+
+
+def taken_in(mount: Path, segments: tuple[str, ...], found: Observed) -> Adopted:
+    """The row of a topic that gets an entry there."""
+    path = Path((*mount.segments, *segments))
+    step = TakeIn(segments, found)
+    return Adopted(found.physical_name, path, 0, Action.ADOPT.value, step=step)
 
 
 def observed(seen: Seen, config: Mapping[str, str] = MappingProxyType({})) -> Observed:

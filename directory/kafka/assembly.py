@@ -6,8 +6,8 @@ client imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import admin_pb2, entry_pb2
 
@@ -16,7 +16,6 @@ from directory.kafka.adoption import Adopted
 from directory.kafka.drift import Drift
 from directory.kafka.reconciler import Reconciler
 from directory.kafka.settings import KafkaSettings
-from directory.namespace.mapping import MappingRule
 from resolver.path import Path
 
 if TYPE_CHECKING:
@@ -27,11 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "adoption_to_proto",
+    "adoptions_to_proto",
     "drift_to_proto",
     "reconciler_of",
-    "rules_from_proto",
     "settings_of",
 ]
+
+
+_ANSWER_BYTES: Final = 15 * 1024 * 1024
+"""Clients take messages of 16 MiB (``resolver.transport.MAX_MESSAGE_BYTES``)."""
+_AROUND_BYTES: Final = 5
 
 
 def settings_of(config: KafkaConfig) -> KafkaSettings:
@@ -74,24 +78,6 @@ def reconciler_of(
     )
 
 
-def rules_from_proto(rules: Iterable[admin_pb2.MappingRule]) -> tuple[MappingRule, ...]:
-    """The rules of a request.
-
-    Raises:
-        InvalidArgument: naming the field and what would be right.
-    """
-    return tuple(
-        MappingRule.of(
-            rule.match,
-            split_on=rule.split_on,
-            into=rule.into,
-            strip_prefix=rule.strip_prefix,
-            ignore=rule.ignore,
-        )
-        for rule in rules
-    )
-
-
 def adoption_to_proto(adopted: Adopted) -> admin_pb2.Adoption:
     """One row of an answer."""
     return admin_pb2.Adoption(
@@ -101,6 +87,20 @@ def adoption_to_proto(adopted: Adopted) -> admin_pb2.Adoption:
         action=adopted.action,
         message=adopted.message,
     )
+
+
+def adoptions_to_proto(rows: Sequence[Adopted]) -> admin_pb2.AdoptTopicsResponse:
+    """The rows of an answer, as many as one message holds."""
+    response = admin_pb2.AdoptTopicsResponse()
+    room = _ANSWER_BYTES
+    for row in rows:
+        one = adoption_to_proto(row)
+        room -= one.ByteSize() + _AROUND_BYTES
+        if room < 0:
+            break
+        response.adoptions.append(one)
+    response.omitted_count = len(rows) - len(response.adoptions)
+    return response
 
 
 def drift_to_proto(drift: Drift) -> admin_pb2.Drift:

@@ -1,40 +1,59 @@
 """What operators ask of a Kafka through its directory: adopt, look up, acknowledge.
 
-Any server may do it, elected or not: what is committed here is guarded by the plans themselves.
+Any server may do it, elected or not: what is committed here is guarded by the plans themselves, and
+what is too much for one request is recorded for the elected one.
 Refuses to change anything in Kafka.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from directory.kafka import adoption, facts
 from directory.kafka.adoption import Adopted
 from directory.kafka.commits import TopicCommits, WritesCommands
-from directory.kafka.contract import KafkaAdmin, Refused
+from directory.kafka.contract import KafkaAdmin, Refused, Survey
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.settings import KafkaSettings
+from directory.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
 from directory.namespace.command import Observed
 from directory.namespace.mapping import MappingRule
+from directory.namespace.removal import LARGE_CHANGES_LEVEL, level_of
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import KeyIs, Limits
 from resolver.errors import Absent, InvalidArgument, KafkaRefused, KafkaReplaced, VanishGuard
 from resolver.path import Path
 
-__all__ = ["Operations"]
+__all__ = ["Adopting", "Operations"]
 
 _log = logging.getLogger(__name__)
 
+_ANSWER_SECONDS: Final = 2.0
+"""So much of a request's time is kept for its answer."""
+_LOOK_SECONDS: Final = 0.05
+
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Adopting:
+    """What an adoption came to, or would come to."""
+
+    rows: Sequence[Adopted]
+    under_way: LargeAdoption | None = None
+    """How far it is, where it goes on after the answer: the rows say what is being done."""
 
 
 class Operations:
     """For any thread. The arguments are those of ``Reconciler``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it is made of
         self,
         cluster_name: str,
         limits: Limits,
@@ -43,8 +62,15 @@ class Operations:
         mount: Callable[[], Path],
         settings: KafkaSettings,
         admin: Callable[[], KafkaAdmin],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._cluster = cluster_name
+        self._clock = clock
+        self._now = now
+        self._sleep = sleep
         self._limits = limits
         self._latest = latest
         self._writer = writer
@@ -58,29 +84,82 @@ class Operations:
         plan_only: bool,  # noqa: FBT001 - the request's own word
         remap: bool,  # noqa: FBT001
         principal: str = "",
-    ) -> list[Adopted]:
+        timeout_seconds: float = 10.0,
+    ) -> Adopting:
         """Take in what Kafka has, by rules; or only say what would be done.
 
         Rules that are given are kept for the topics that appear later; none = those in force.
         Entries whose topic kdir could not make because it was there, and those whose topic was
-        replaced, take Kafka's topic as it is now. Any server may do it, elected or not.
+        replaced, take Kafka's topic as it is now. Any server may do it, elected or not; where there
+        is much to do it is recorded, the elected one does it in steps, and this waits for that, so
+        long as there is time.
 
         Raises:
             KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard, StoreUnavailable
         """
+        deadline = self._clock() + timeout_seconds
         survey = self._ask(lambda admin: admin.survey())
         snapshot = self._latest()
         held = KafkaFacts.of(snapshot)
         _refuse_another(held, survey.cluster_id)
-        placing = self._settings.placing(tuple(rules) or held.rules)
-        rows = adoption.plan(placing, survey, snapshot, self._mount(), remap=remap)
+        placing = tuple(rules) or held.rules
+        rows = self._rows(placing, survey, remap=remap)
         if plan_only:
-            return rows
+            return Adopting(rows)
         _refuse_when_stopped(held)
         commits = TopicCommits(self._writer, self._limits, None, principal)
-        if rules:
-            commits.put(facts.write_rules(rules))
-        return adoption.carry_out(rows, commits)
+        keep = facts.write_rules(rules) if rules else ()
+        count = sum(row.step is not None for row in rows)
+        if count < LARGE or level_of(snapshot) < LARGE_CHANGES_LEVEL:
+            if keep:
+                commits.put(keep)
+            return Adopting(adoption.carry_out(rows, commits))
+        change = self._recorded(placing, remap=remap, principal=principal, count=count)
+        commits.put((*keep, change.to_put()))
+        under_way = self._wait_for(change, deadline)
+        if under_way is not None:
+            return Adopting(rows, under_way)
+        return Adopting(_outcome(rows, self._rows(placing, survey, remap=remap)))
+
+    def under_way(self) -> list[LargeAdoption]:
+        """The adoptions that operators asked for and the elected server has not finished."""
+        return [one for one in adoptions(self._latest()) if one.change_id != SWEEP]
+
+    def rows_of(self, change: LargeAdoption, survey: Survey) -> list[Adopted]:
+        """What is left of an adoption."""
+        return self._rows(change.rules, survey, remap=change.remap)
+
+    def _rows(self, rules: Sequence[MappingRule], survey: Survey, *, remap: bool) -> list[Adopted]:
+        placing = self._settings.placing(tuple(rules))
+        return adoption.plan(placing, survey, self._latest(), self._mount(), remap=remap)
+
+    def _recorded(
+        self, rules: Sequence[MappingRule], *, remap: bool, principal: str, count: int
+    ) -> LargeAdoption:
+        """The record of it; who asks again gets the one that is there."""
+        for one in self.under_way():
+            if (one.rules, one.remap) == (tuple(rules), remap):
+                return one
+        now_ms = int(self._now() * 1000)
+        return LargeAdoption(
+            change_id=f"{now_ms:x}-{secrets.token_hex(4)}",
+            mount=self._mount(),
+            started_at_ms=now_ms,
+            done=0,
+            left=count,
+            principal=principal,
+            rules=tuple(rules),
+            remap=remap,
+        )
+
+    def _wait_for(self, change: LargeAdoption, deadline: float) -> LargeAdoption | None:
+        """What is left of it when the time is over; None = it is finished."""
+        until = deadline - _ANSWER_SECONDS
+        while True:
+            found = next((o for o in self.under_way() if o.change_id == change.change_id), None)
+            if found is None or self._clock() >= until:
+                return found
+            self._sleep(_LOOK_SECONDS)
 
     def look_up(self, physical_name: str) -> Observed:
         """A topic as it is in Kafka now, for adopting it by path.
@@ -129,6 +208,19 @@ class Operations:
     def _ask(self, question: Callable[[KafkaAdmin], _T]) -> _T:
         with closing(self._open_admin()) as admin:
             return question(admin)
+
+
+def _outcome(planned: Sequence[Adopted], after: Sequence[Adopted]) -> list[Adopted]:
+    """What became of the rows: as planned, but for topics that stand elsewhere all the same."""
+    now = {row.physical_name: row for row in after}
+    return [
+        found
+        if row.step is not None
+        and (found := now.get(row.physical_name)) is not None
+        and (found.step is not None or found.path != row.path)
+        else row
+        for row in planned
+    ]
 
 
 def _refuse_another(held: KafkaFacts, seen_id: str) -> None:

@@ -18,13 +18,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from directory.kafka import walk
-from directory.kafka.adoption import Adopted
+from directory.kafka.backlog import Backlog
 from directory.kafka.census import CensusTaker
 from directory.kafka.commits import LeadershipLost, TopicCommits, WritesCommands
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.drift import Drift, drift_of
 from directory.kafka.facts import KafkaFacts
-from directory.kafka.operations import Operations
+from directory.kafka.operations import Adopting, Operations
 from directory.kafka.provision import Provisioner, Settling
 from directory.kafka.settings import KafkaSettings, KafkaStatus
 from directory.kafka.sweeper import Sweeper
@@ -32,6 +32,7 @@ from directory.kafka.term import Health, Term
 from directory.kafka.worklist import Work
 from directory.logs import carried
 from directory.namespace.command import Observed
+from directory.namespace.keys import LARGE_CHANGE
 from directory.namespace.mapping import MappingRule
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Store, StoreAway
@@ -156,7 +157,9 @@ class Reconciler:
             if term is not None:
                 term.sweeper.due = 0.0
             self._wake.set()
-        elif term.worklist.hint(applied.writes):
+        elif term.worklist.hint(applied.writes) or any(
+            write.key.startswith(LARGE_CHANGE) for write in applied.writes
+        ):
             self._wake.set()
 
     # -- one round -------------------------------------------------------------------------------
@@ -217,7 +220,7 @@ class Reconciler:
         if term.admin is None:
             term.admin = self._open_admin()
         self._work(term, term.admin)
-        if self._clock() < term.sweeper.due:
+        if self._adopt_on(term, term.admin) or self._clock() < term.sweeper.due:
             return
         waiting = term.sweeper.sweep(term.admin, term.commits)
         self._answered(term)
@@ -226,6 +229,32 @@ class Reconciler:
         term.worklist.add(place for place in places if place is not None)
         self._work(term, term.admin)
         term.sweeper.read_configs(term.admin, term.commits)
+
+    def _adopt_on(self, term: Term, admin: KafkaAdmin) -> bool:
+        """A slice of an adoption that is on its way; whether there was, or may be, one."""
+        sweeper = term.sweeper
+        held = KafkaFacts.of(self._latest())
+        if held.stop is not None or not held.pinned:
+            return False  # sweeps go on: they see whether it is over
+        if sweeper.backlog is None:
+            change = next(iter(self._operations.under_way()), None)
+            if change is None:
+                return False
+            survey = term.settling.correct(admin.survey())
+            if survey.cluster_id != held.pinned:
+                sweeper.due = 0.0
+                return False
+            rows = self._operations.rows_of(change, survey)
+            sweeper.backlog = Backlog(rows, change, self._clock)
+            _log.info(
+                "%s: goes on with adoption %s: %d left",
+                self._cluster,
+                change.change_id,
+                sweeper.backlog.left,
+            )
+        if not sweeper.backlog.carry_on(term.commits):
+            sweeper.backlog = None
+        return True
 
     def _work(self, term: Term, admin: KafkaAdmin) -> None:
         """Create and delete what waits for it."""
@@ -257,6 +286,9 @@ class Reconciler:
     def _seconds_until_due(self, term: Term) -> float:
         due = term.sweeper.due
         held = KafkaFacts.of(self._latest())
+        waits = term.sweeper.backlog is not None or self._operations.under_way()
+        if waits and held.stop is None and held.pinned:
+            due = 0.0
         waiting = term.worklist.next_due()
         if waiting is not None and held.stop is None and held.pinned:
             due = min(due, waiting)
@@ -340,9 +372,10 @@ class Reconciler:
         plan_only: bool,  # noqa: FBT001 - the request's own word
         remap: bool,  # noqa: FBT001
         principal: str = "",
-    ) -> list[Adopted]:
+        timeout_seconds: float = 10.0,
+    ) -> Adopting:
         """See ``Operations.adopt``."""
-        return self._operations.adopt(rules, plan_only, remap, principal)
+        return self._operations.adopt(rules, plan_only, remap, principal, timeout_seconds)
 
     def look_up(self, physical_name: str) -> Observed:
         """See ``Operations.look_up``."""

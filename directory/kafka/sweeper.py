@@ -7,24 +7,32 @@ from __future__ import annotations
 
 import heapq
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from directory.kafka import adoption, facts, walk
+from directory.kafka.backlog import Backlog
 from directory.kafka.commits import TopicCommits
 from directory.kafka.compare import Recorded, compare, config_news
 from directory.kafka.contract import KafkaAdmin, Refused, Seen, Survey
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.provision import Settling
 from directory.kafka.settings import KafkaSettings
+from directory.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
+from directory.namespace.keys import large_change_key
 from directory.namespace.mapping import plan_adoption
+from directory.namespace.removal import LARGE_CHANGES_LEVEL, level_of
 from directory.namespace.snapshot import Snapshot
+from directory.store.base import Remove
 from resolver.path import Path
 
 __all__ = ["Sweeper"]
 
 _log = logging.getLogger(__name__)
 
+_BATCHES: Final = 8
+"""As many transactions as adopting may take within a sweep; more wait their turn."""
 _SHARE: Final = 20
 """A sweep that takes a second is made every 20 s at most, whatever the setting says."""
 
@@ -36,6 +44,7 @@ class Sweeper:
         latest: the newest snapshot, which holds what was committed before.
         settling: what was changed in Kafka a short while ago.
         clock: monotonic seconds.
+        now: Unix seconds.
     """
 
     def __init__(
@@ -46,6 +55,7 @@ class Sweeper:
         mount: Callable[[], Path],
         settling: Settling,
         clock: Callable[[], float],
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -53,12 +63,15 @@ class Sweeper:
         self._mount = mount
         self._settling = settling
         self._clock = clock
+        self._now = now
         self._number = 0
         self._configs_read: dict[str, int] = {}  # name → number of the sweep
         self.due = 0.0
         """When the next one is due, by the clock."""
         self.survey: Survey | None = None
         """The last one."""
+        self.backlog: Backlog | None = None
+        """Topics that wait to be adopted, where they are too many for one go."""
         self.note = ""
         """What Kafka did not let us see, in its words; empty = we see all."""
 
@@ -113,20 +126,45 @@ class Sweeper:
         return True
 
     def _adopt(self, topics: Sequence[Seen], held: KafkaFacts, commits: TopicCommits) -> None:
-        if not topics:
-            return
+        """Take topics in, or make them the backlog."""
+        snapshot, mount = self._latest(), self._mount()
         rows = plan_adoption(
             self._settings.placing(held.rules),
             [adoption.observed(seen) for seen in topics],
-            self._latest(),
-            mount=self._mount(),
+            snapshot,
+            mount=mount,
         )
         new = [(row.segments, row.observed) for row in rows if row.is_new]
+        if len(new) > commits.batch * _BATCHES:
+            self.backlog = Backlog(
+                [adoption.taken_in(mount, *one) for one in new],
+                self._recorded(snapshot, len(new)),
+                self._clock,
+            )
+            self.backlog.begin(commits)
+            _log.info("%s: adopts %d topics of Kafka, in steps", self._cluster, len(new))
+            return
         notes = commits.adopt(new)
         if new:
             _log.info("%s: adopted %d topics of Kafka", self._cluster, len(new))
         for note in notes:
             _log.warning("%s: %s", self._cluster, note)
+        if snapshot.fact(large_change_key(SWEEP)) is not None:
+            # The sweep before this one was cut off when little was left.
+            commits.put([Remove(large_change_key(SWEEP))])
+
+    def _recorded(self, snapshot: Snapshot, count: int) -> LargeAdoption | None:
+        """What is kept of a large adoption; all the servers must know of such records."""
+        if count < LARGE or level_of(snapshot) < LARGE_CHANGES_LEVEL:
+            return None
+        before = next((one for one in adoptions(snapshot) if one.change_id == SWEEP), None)
+        return before or LargeAdoption(
+            change_id=SWEEP,
+            mount=self._mount(),
+            started_at_ms=int(self._now() * 1000),
+            done=0,
+            left=count,
+        )
 
     def read_configs(self, admin: KafkaAdmin, commits: TopicCommits) -> None:
         """Read the configs of some topics of the last survey: those not read for longest.

@@ -11,6 +11,7 @@ from kdir.v1 import admin_pb2
 
 from directory import logs
 from directory.cluster import Cluster
+from directory.large_changes import progress_of, rules_from_proto
 from directory.members import VERSION
 from directory.services.call import Call
 from directory.services.hosting import Hosting
@@ -71,6 +72,7 @@ class AdminService(Service):
             response.authority.CopyFrom(cluster.authority(snapshot))
             response.topic_count = snapshot.topic_count
             response.directory_count = snapshot.directory_count
+            response.progress.extend(progress_of(snapshot, cluster.reaper.trouble))
             quarantined = snapshot.quarantined
             response.quarantined_count = len(quarantined)
             response.quarantined.extend(
@@ -129,17 +131,21 @@ class AdminService(Service):
         self, request: admin_pb2.AdoptTopicsRequest, call: Call
     ) -> admin_pb2.AdoptTopicsResponse:
         """Adoption by mapping rules, or what it would do."""
-        from directory.kafka.assembly import adoption_to_proto, rules_from_proto
+        from directory.kafka.assembly import adoptions_to_proto
 
         cluster, reconciler = self._reconciler(request.cluster)
         cluster.check_mounted()
         call.check()
-        adoptions = reconciler.adopt(
-            rules_from_proto(request.rules), request.plan_only, request.remap_adopted
+        adopting = reconciler.adopt(
+            rules_from_proto(request.rules),
+            request.plan_only,
+            request.remap_adopted,
+            principal=call.principal,
+            timeout_seconds=call.seconds_left(),
         )
-        response = admin_pb2.AdoptTopicsResponse(
-            adoptions=[adoption_to_proto(one) for one in adoptions]
-        )
+        response = adoptions_to_proto(adopting.rows)
+        if adopting.under_way is not None:
+            response.progress.CopyFrom(adopting.under_way.to_proto())
         if not request.plan_only:
             snapshot = cluster.replica.snapshot
             token = Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision)

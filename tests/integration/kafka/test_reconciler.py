@@ -87,7 +87,7 @@ def test_rules_map_and_can_be_read_before_and_hold_for_later_topics(
         MappingRule.of("tmp.*", ignore=True),
         MappingRule.of("prod.*", split_on=".", strip_prefix="prod.", into="live"),
     ]
-    plan = here.reconciler.adopt(rules, True, True)
+    plan = here.reconciler.adopt(rules, True, True).rows
     told = {one.physical_name: (one.action, str(one.path), one.rule) for one in plan}
     assert told["prod.search.clicks"] == ("move", "/la/t/live/search/clicks", 2)
     assert told["other"][0] == "keep"
@@ -252,7 +252,7 @@ def test_a_topic_that_is_in_kafka_already_is_not_ours_until_adopted(
     assert topic.provision is Provision.FAILED
     assert "exists in Kafka and was not made by kdir" in topic.provision_message
     assert "kdir adopt" in topic.provision_message
-    (row,) = here.reconciler.adopt([], True, False)
+    (row,) = here.reconciler.adopt([], True, False).rows
     assert (row.action, str(row.path)) == ("adopt", "/la/t/mine")
     assert here.states() == {"mine": "FAILED"}
     here.reconciler.adopt([], False, False)
@@ -308,7 +308,8 @@ def test_without_the_delete_aspect_a_removed_topic_is_left_alone_and_stays_out(
         here.sweep()
         assert here.states() == {"b": "ACTIVE"}
         assert in_kafka(kafka) == {"a", "b"}
-        rows = {one.physical_name: one.action for one in here.reconciler.adopt([], True, False)}
+        found = here.reconciler.adopt([], True, False).rows
+        rows = {one.physical_name: one.action for one in found}
         assert rows == {"a": "detached", "b": "keep"}
         # Made anew behind our back it is another topic, and adopted as such.
         drop(kafka, "a")

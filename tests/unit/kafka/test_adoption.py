@@ -8,11 +8,12 @@ from kdir.v1 import admin_pb2, entry_pb2
 
 from directory.kafka import adoption
 from directory.kafka.adoption import Adopted
-from directory.kafka.assembly import adoption_to_proto, drift_to_proto, rules_from_proto
+from directory.kafka.assembly import adoption_to_proto, drift_to_proto
 from directory.kafka.compare import Recorded
 from directory.kafka.contract import Seen, Survey
 from directory.kafka.drift import drift_of
 from directory.kafka.walk import counting, recorded, recorded_at
+from directory.large_changes import rules_from_proto
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,
