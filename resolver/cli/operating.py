@@ -168,13 +168,13 @@ def _row(
         return [server.mount or "?", server.cluster or "?", server.endpoint or "-", state,
                 "-", "-", "-", "-", "-"]  # fmt: skip
     cluster = status.authority.cluster
-    state = _state(status)
+    word = _state(status)
     up = units.age(status.uptime_seconds) if human else f"{status.uptime_seconds:.3f}"
     return [
         cluster.mount,
         cluster.cluster,
         server.endpoint,
-        state if state == "serving" else Styled(state, "warn"),
+        word if word == "serving" else Styled(word, "warn"),
         units.count(status.topic_count) if human else str(status.topic_count),
         _parent(status),
         _kafka(status),
