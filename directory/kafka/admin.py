@@ -21,9 +21,11 @@ from directory.kafka.contract import (
     Outcome,
     Refused,
     Seen,
+    Still,
     Survey,
     Unknown,
     Wish,
+    always,
 )
 from resolver.errors import KafkaRefused, KafkaUnavailable
 
@@ -139,34 +141,36 @@ class ConfluentAdmin:
                             found[resource.name] = _set_on_topic(entries)
         return found
 
-    def create(self, wishes: Sequence[Wish]) -> Mapping[str, Outcome]:
+    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
         outcomes: dict[str, Outcome] = {}
         for batch in _batches(wishes):
             try:
-                outcomes.update(self._create(batch))
+                outcomes.update(self._create(batch, still))
             except KafkaRefused as refused:
                 if len(batch) == 1:
                     outcomes[batch[0].name] = Refused(refused.message)
                     continue
                 # Not an answer of Kafka's but of its client, to the whole batch for one of it.
                 for wish in batch:
-                    outcomes.update(self.create([wish]))
+                    outcomes.update(self.create([wish], still))
         return outcomes
 
-    def _create(self, wishes: Sequence[Wish]) -> Mapping[str, Outcome]:
+    def _create(self, wishes: Sequence[Wish], still: Still) -> Mapping[str, Outcome]:
         from confluent_kafka.admin import NewTopic
 
         with self._asking() as client:
+            topics = [
+                NewTopic(
+                    wish.name,
+                    wish.partitions or -1,
+                    wish.replication_factor or -1,
+                    config=dict(wish.config),
+                )
+                for wish in wishes
+            ]
+            still()
             futures = client.create_topics(
-                [
-                    NewTopic(
-                        wish.name,
-                        wish.partitions or -1,
-                        wish.replication_factor or -1,
-                        config=dict(wish.config),
-                    )
-                    for wish in wishes
-                ],
+                topics,
                 operation_timeout=self._timeout * _BROKER_SHARE,
                 request_timeout=self._timeout,
             )
@@ -175,10 +179,11 @@ class ConfluentAdmin:
                 for name, future in futures.items()
             }
 
-    def delete(self, names: Sequence[str]) -> Mapping[str, Outcome]:
+    def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
         outcomes: dict[str, Outcome] = {}
         for batch in _batches(names):
             with self._asking() as client:
+                still()
                 futures = client.delete_topics(
                     batch,
                     operation_timeout=self._timeout * _BROKER_SHARE,

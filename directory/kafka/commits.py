@@ -95,6 +95,13 @@ class Commits(Protocol):
             LeadershipLost, StoreUnavailable
         """
 
+    def check(self) -> None:
+        """To be called right before something is asked of Kafka, too.
+
+        Raises:
+            LeadershipLost: as far as this process knows, the role is another's by now.
+        """
+
 
 class TopicCommits:
     """``Commits``, and the rest of what is written: in batches that fit the store.

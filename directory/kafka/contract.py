@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
@@ -17,9 +17,11 @@ __all__ = [
     "Outcome",
     "Refused",
     "Seen",
+    "Still",
     "Survey",
     "Unknown",
     "Wish",
+    "always",
 ]
 
 
@@ -83,6 +85,13 @@ class Unknown:
 
 Outcome = Done | AlreadySo | Refused | Unknown
 
+Still = Callable[[], None]
+"""Raises where something must not be asked of Kafka any more."""
+
+
+def always() -> None:
+    """A ``Still`` that has no objections."""
+
 
 class KafkaAdmin(Protocol):
     """What the reconciler needs of Kafka. Used by one thread.
@@ -104,11 +113,15 @@ class KafkaAdmin(Protocol):
     def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
         """The configs that were set on each topic itself; a topic that is gone is left out."""
 
-    def create(self, wishes: Sequence[Wish]) -> Mapping[str, Outcome]:
-        """Makes topics; each has its own outcome, under its name."""
+    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
+        """Makes topics; each has its own outcome, under its name. ``still`` is called right before
+        each request, so that one who was paused on the way asks for nothing when he wakes.
+        """
 
-    def delete(self, names: Sequence[str]) -> Mapping[str, Outcome]:
-        """Deletes topics; each has its own outcome. The caller has compared their ids."""
+    def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
+        """Deletes topics; each has its own outcome. The caller has compared their ids, and
+        ``still``, called right before each request, objects when that was too long ago.
+        """
 
     def close(self) -> None:
         """Ends all connections; the next call opens new ones."""

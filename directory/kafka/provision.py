@@ -8,6 +8,7 @@ one truth"). Refuses to touch a topic that kdir has no attempt or no equal topic
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
@@ -40,6 +41,9 @@ _log = logging.getLogger(__name__)
 
 _LOOKS_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Metadata is asked so long after a change, again and again, until it shows it (K7)."""
+_LOOK_SECONDS: Final = 2.0
+"""Kafka deletes by name: no longer after its id was compared may a topic be asked to be deleted.
+Who was paused for longer looks again, for somebody may have made another one of that name."""
 _SETTLING_SECONDS: Final = 60.0
 """For so long another broker may still show what was before a change of ours."""
 
@@ -107,6 +111,7 @@ class Provisioner:
     settling: Settling
     new_attempt: Callable[[], str]
     sleep: Callable[[float], object]
+    clock: Callable[[], float] = time.monotonic
 
     # -- creating --------------------------------------------------------------------------------
 
@@ -152,7 +157,7 @@ class Provisioner:
         refused: list[tuple[Recorded, str]] = []
         if not attempted:
             return made, refused, unclear
-        outcomes = self.admin.create([self._wish(one) for one in attempted])
+        outcomes = self.admin.create([self._wish(one) for one in attempted], self.commits.check)
         for one in attempted:
             match outcomes.get(one.topic.physical_name, Unknown("no outcome")):
                 case Done():
@@ -319,10 +324,28 @@ class Provisioner:
     def _remove(self, goes: Sequence[Doomed], shown: Mapping[str, Seen | Refused]) -> list[Doomed]:
         if not goes:
             return []
-        outcomes = self.admin.delete([one.topic.physical_name for one in goes])
+        # Committing what needed no request may have taken long: look again, right before it.
+        now = self.admin.describe([one.topic.physical_name for one in goes])
+        looked_at = self.clock()
+
+        def still() -> None:
+            self.commits.check()
+            if self.clock() - looked_at > _LOOK_SECONDS:
+                raise _LookedTooLongAgo
+
         waits: list[Doomed] = []
-        gone: dict[str, Doomed] = {}
+        same: list[Doomed] = []
         for one in goes:
+            name = one.topic.physical_name
+            as_before = name not in now or _same(now[name], shown.get(name))
+            (same if as_before else waits).append(one)
+        try:
+            outcomes = self.admin.delete([one.topic.physical_name for one in same], still)
+        except _LookedTooLongAgo:
+            _log.warning("%d topics are looked at again before they are deleted", len(same))
+            return list(goes)
+        gone: dict[str, Doomed] = {}
+        for one in same:
             name = one.topic.physical_name
             match outcomes.get(name, Unknown("no outcome")):
                 case Done() | AlreadySo():
@@ -361,6 +384,10 @@ class Provisioner:
             path = Path((*self.mount.segments, DELETED, one.name))
             news = TopicNews(path=path, entry_id=one.topic.entry_id, provision_message=words)
             self.commits.record([news])
+
+
+class _LookedTooLongAgo(Exception):
+    """The ids that were compared may not be those of now."""
 
 
 def _exists(one: Recorded) -> str:

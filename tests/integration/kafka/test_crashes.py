@@ -228,7 +228,7 @@ def test_a_topic_that_appears_between_look_and_create_is_not_ours(
     class Slow(ConfluentAdmin):
         """Somebody else is quicker, right before the request."""
 
-        def create(self, wishes: Any) -> Any:
+        def create(self, wishes: Any, still: Any = None) -> Any:
             make(kafka, *(Wish(wish.name, partitions=7) for wish in wishes))
             return super().create(wishes)
 
@@ -251,7 +251,7 @@ def test_a_create_whose_answer_was_lost_is_ours(
     class Deaf(ConfluentAdmin):
         """The request arrives, its answer does not."""
 
-        def create(self, wishes: Any) -> Any:
+        def create(self, wishes: Any, still: Any = None) -> Any:
             super().create(wishes)
             return {wish.name: Unknown("timed out") for wish in wishes}
 
