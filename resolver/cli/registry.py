@@ -17,8 +17,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "adopt",
               "ack"),
     "Data": ("produce", "consume"),
-    "Operate": ("server", "index", "doctor", "verify", "backup", "restore", "migrate", "context",
-                "completion"),
+    "Operate": ("server", "index", "doctor", "verify", "backup", "restore", "migrate", "features",
+                "context", "completion"),
 }  # fmt: skip
 """The verbs as help shows them: what for, and in which order."""
 
@@ -35,6 +35,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "operating": ("server", "doctor"),
     "keeping": ("backup", "restore", "migrate"),
     "verifying": ("verify",),
+    "features": ("features",),
     "personal": ("context", "completion"),
 }
 """The verbs of each file of this package; the file's ``VERBS`` declares them."""

@@ -1,0 +1,176 @@
+"""The verb ``features``: which level a cluster's servers support, and which one is finalised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.session import place
+from resolver.cli.streams import CLUSTER_PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kdir.v1 import admin_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS"]
+
+
+def _features(session: Session, arguments: Arguments) -> int:
+    if arguments.one("ACTION", "show") == "show":
+        if arguments.one("level") or arguments.flag("plan"):
+            raise UsageError("--level and --plan go with finalize", verb="features")
+        return _show(session, arguments)
+    session.allow_write("features")
+    return _finalize(session, arguments)
+
+
+def _ask(session: Session, arguments: Arguments, method: str, request: Any) -> Any:
+    """Asks a server of the cluster that is meant: the asked one, or that of a path."""
+    path = arguments.one("PATH")
+    if not path:
+        return session.ask_any(method, request)
+    where, message = place(path).path, request
+    message.cluster = session.resolver.owner_of(where).cluster_id
+    return session.resolver.call(where, method, message)
+
+
+# -- show ----------------------------------------------------------------------------------------
+
+
+def _show(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import admin_pb2
+
+    status: admin_pb2.GetStatusResponse = _ask(
+        session, arguments, "AdminService.GetStatus", admin_pb2.GetStatusRequest()
+    )
+    out, cluster = session.out, status.authority.cluster
+    supported = min((one.feature_level for one in status.members), default=status.feature_level)
+    if out.structured:
+        named: dict[str, object] = {"cluster": cluster.cluster, "cluster_id": cluster.cluster_id}
+        levels = {"finalised_level": status.finalised_level, "supported_level": supported}
+        out.record(named | levels | {"members": [plain(one) for one in status.members]})
+        return 0
+    Table(out, _COLUMNS).rows([_row(one, status.finalised_level) for one in status.members])
+    out.note(_state(cluster.cluster, status.finalised_level, supported, status.members))
+    return 0
+
+
+_COLUMNS: Final = (
+    Column("SERVER"),
+    Column("SUPPORTS", right=True),
+    Column("FINALISED", right=True),
+    Column("VERSION"),
+    Column("HOST"),
+    Column("PID", right=True),
+    Column("AT"),
+    Column("ROLES"),
+)
+
+
+def _row(member: admin_pb2.Member, finalised: int) -> list[str | Styled]:
+    return [
+        member.server,
+        str(member.feature_level),
+        str(finalised),
+        member.version,
+        member.host or "-",
+        str(member.pid or "-"),
+        ",".join(member.endpoints) or "-",
+        ",".join(member.roles) or "-",
+    ]
+
+
+def _state(
+    cluster: str, finalised: int, supported: int, members: Sequence[admin_pb2.Member]
+) -> str:
+    highest = max((one.feature_level for one in members), default=finalised)
+    if supported > finalised:
+        return (
+            f"{cluster}: level {finalised} is finalised, and every server supports {supported}: "
+            f"kdir features finalize"
+        )
+    if highest > finalised:
+        behind = ", ".join(one.server for one in members if one.feature_level < highest)
+        return f"{cluster}: level {finalised} is finalised; before {highest} can be: {behind}"
+    return f"{cluster}: level {finalised} is finalised"
+
+
+# -- finalize ------------------------------------------------------------------------------------
+
+
+def _finalize(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import admin_pb2
+
+    level, plan, out = _level(arguments), arguments.flag("plan"), session.out
+
+    def ask(*, validate_only: bool) -> admin_pb2.FinalizeFeaturesResponse:
+        request = admin_pb2.FinalizeFeaturesRequest(level=level, validate_only=validate_only)
+        answer: admin_pb2.FinalizeFeaturesResponse = _ask(
+            session, arguments, "AdminService.FinalizeFeatures", request
+        )
+        return answer
+
+    told = ask(validate_only=True)
+    wanted = level or max(told.supported_level, told.finalised_level)
+    if wanted <= told.finalised_level:
+        out.note(f"level {told.finalised_level} is finalised already")
+    elif plan:
+        out.note(
+            f"plan: level {wanted} would be finalised, {told.finalised_level} is now; older "
+            f"servers could not come back. Nothing was changed"
+        )
+    elif (
+        session.interactive
+        and not arguments.flag("yes")
+        and not session.confirm(f"finalise level {wanted}? Older servers cannot come back")
+    ):
+        out.note("nothing was changed")
+    else:
+        told = ask(validate_only=False)
+        out.note(f"level {told.finalised_level} is finalised; older servers cannot come back")
+    if out.structured:
+        out.record(told)
+    return 0
+
+
+def _level(arguments: Arguments) -> int:
+    text = arguments.one("level")
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 31):
+        raise UsageError(f"--level {text!r}: a number from 1 would be right", verb="features")
+    return int(text)
+
+
+VERBS: Final = (
+    Verb(
+        name="features",
+        summary="which feature level a cluster's servers support; raise the finalised one",
+        run=_features,
+        details=(
+            "A change that older servers could not deal with is refused until every live server\n"
+            "of the cluster supports its level, and the level is finalised. After an upgrade of\n"
+            "all servers, finalize allows what is new; an older server does not start any more.\n"
+            "A new cluster begins at the newest level. Levels never go down."
+        ),
+        arguments=(
+            Argument("ACTION", "show (default) or finalize", 0, choices=("show", "finalize")),
+            CLUSTER_PATH,
+        ),
+        options=(
+            Option(("--level",), "default: the highest that every live server supports", "N"),
+            Option(("--plan",), "check all, say what would be done, change nothing"),
+            Option(("-y", "--yes"), "do not ask"),
+        ),
+        formats=("table", "json", "yaml"),
+        examples=(
+            ("kdir features", "the servers of the asked cluster, and its level"),
+            ("kdir features finalize --plan", "could it be raised?"),
+            ("kdir features finalize /la/tracking", "raise that of a path's cluster"),
+        ),
+    ),
+)
