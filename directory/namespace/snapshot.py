@@ -13,7 +13,7 @@ from directory.namespace import applying, loading
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Codec, Directory, Kind, Mount, Topic
 from directory.namespace.keys import directory_range, entry_key, unify
 from directory.namespace.physical_index import Place
-from directory.namespace.tree import Container, Counts, Node, Tree
+from directory.namespace.tree import Container, Contents, Counts, Node, Tree
 from directory.store.base import Write
 from resolver.errors import Internal
 
@@ -118,6 +118,17 @@ class Snapshot:
     def node(self, directory_id: int) -> Node | None:
         """A directory and what stands in it; ``ROOT_ID`` and ``DELETED_ID`` always exist."""
         return self._tree.nodes.get(directory_id)
+
+    def contents(self) -> Iterator[tuple[int, Contents]]:
+        """What lies directly in each directory that there is anything in, by id in order; also in
+        one that has no readable record.
+        """
+        tree = self._tree
+        for directory_id in sorted({*tree.nodes, *tree.loose}):
+            node = tree.nodes.get(directory_id)
+            found = tree.loose[directory_id] if node is None else node
+            if found.topics or found.containers:
+                yield directory_id, Contents(found.topics, found.containers)
 
     def topic(self, parent_id: int, name: str) -> Topic | None:
         """A topic, decoded.
