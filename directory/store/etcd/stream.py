@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
@@ -71,7 +72,7 @@ def response_of(layout: Layout, message: Any) -> Response:
 
 
 class Stream:
-    """A watch of rows and ``meta/``. ``changed`` is notified when anything comes."""
+    """A watch of rows and ``meta/``. ``wake`` is called, by another thread, when anything comes."""
 
     def __init__(
         self,
@@ -79,10 +80,11 @@ class Stream:
         layout: Layout,
         start: int,
         metadata: Metadata,
-        changed: threading.Condition,
+        wake: Callable[[], None],
     ) -> None:
         """Asks for every revision from ``start`` on; fails later, if it fails."""
-        self._changed: Final = changed
+        self._wake: Final = wake
+        self._changed: Final = threading.Condition()
         self._arrived: deque[tuple[Any, int]] = deque()
         self._bytes = 0
         self._failure: grpc.RpcError | None = None
@@ -106,13 +108,14 @@ class Stream:
         self.thread.start()
 
     def next_message(self) -> Any | None:
-        """The next that came; None: nothing more has, yet. ``changed`` must be held."""
-        if not self._arrived:
-            return None
-        message, size = self._arrived.popleft()
-        self._bytes -= size
-        self._changed.notify_all()  # the reader may go on
-        return message
+        """The next that came; None: nothing more has, yet."""
+        with self._changed:
+            if not self._arrived:
+                return None
+            message, size = self._arrived.popleft()
+            self._bytes -= size
+            self._changed.notify()  # the reader may go on
+            return message
 
     @property
     def failure(self) -> grpc.RpcError | None:
@@ -122,13 +125,15 @@ class Stream:
     @property
     def ended(self) -> bool:
         """Whether nothing will arrive any more, and everything was taken."""
-        return self._ended and not self._arrived
+        with self._changed:
+            return self._ended and not self._arrived
 
     def close(self) -> None:
-        """Ends it, and soon the thread. ``changed`` must be held."""
-        self._closed = True
-        self._arrived.clear()
-        self._changed.notify_all()
+        """Ends it, and soon the thread."""
+        with self._changed:
+            self._closed = True
+            self._arrived.clear()
+            self._changed.notify()
         self._requests.put(None)
         self._call.cancel()
 
@@ -142,7 +147,7 @@ class Stream:
         finally:
             with self._changed:
                 self._ended = True
-                self._changed.notify_all()
+            self._wake()
 
     def _keep(self, message: Any) -> bool:
         size = message.ByteSize()
@@ -153,7 +158,9 @@ class Stream:
                     or (self._bytes < _READ_AHEAD_BYTES and len(self._arrived) < _READ_AHEAD)
                 )
             )
+            if self._closed:
+                return False
             self._arrived.append((message, size))
             self._bytes += size
-            self._changed.notify_all()
-            return not self._closed
+        self._wake()
+        return True

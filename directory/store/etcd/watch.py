@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, assert_never
 
 import grpc
 
-from directory.store.base import Changes, HistoryGone, Identity, StoreAway
+from directory.store.base import Changes, HistoryGone, Incompatible, StoreAway
 from directory.store.etcd.failures import Trouble, trouble_of, words
 from directory.store.etcd.following import Behind, Follower, Gone, Head, Refused, Verdict
 from directory.store.etcd.generated import etcdrpc
@@ -113,11 +113,10 @@ class EtcdWatch:
         layout: Layout,
         follower: Follower,
         *,
-        told: Callable[[Identity], None] = lambda _: None,
         patience: Patience = Patience(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins where the follower is. ``told`` gets the store's identity whenever it was read.
+        """Begins where the follower is.
 
         Raises:
             HistoryGone: it cannot be followed from there. Not if the store is away: ``next`` tells.
@@ -125,10 +124,12 @@ class EtcdWatch:
         self._members: Final = members
         self._layout: Final = layout
         self._follower: Final = follower
-        self._told: Final = told
         self._patience: Final = patience
         self._clock: Final = clock
-        self._changed: Final = threading.Condition()  # guards all below, but while it waits
+        self._lock: Final = threading.Lock()  # whoever calls next() holds it, while it waits too
+        # What ends a wait. Nothing of gRPC's threads may ever wait for us: closing a channel waits
+        # for them.
+        self._woken: Final = threading.Event()
         self._closed = False
         self._link: _Link | None = None
         self._gone = ""
@@ -143,7 +144,7 @@ class EtcdWatch:
         self._opened = 0
         self._readers: list[threading.Thread] = []
         self._ready: list[Changes] = []
-        with self._changed:
+        with self._lock:
             self._until(self._is_examined, patience.answer_seconds)
             self._raise_if_gone()
 
@@ -152,7 +153,7 @@ class EtcdWatch:
         return max(0, self._opened - 1)
 
     def next(self, timeout_seconds: float) -> Sequence[Changes]:
-        with self._changed:
+        with self._lock:
             self._wanted = True
             self._until(lambda: bool(self._ready), timeout_seconds)
             changes, self._ready = self._ready, []
@@ -163,10 +164,11 @@ class EtcdWatch:
             return ()
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
+        self._closed = True
+        self._woken.set()
+        with self._lock:
             self._drop_link()
-            self._changed.notify_all()
+            self._ready.clear()
         deadline = self._clock() + _CLOSE_SECONDS
         for reader in self._readers:
             reader.join(max(0.0, deadline - self._clock()))
@@ -177,6 +179,7 @@ class EtcdWatch:
         """Does what is to be done until it is enough, over, or time."""
         deadline = self._clock() + seconds
         while not self._closed:
+            self._woken.clear()
             self._forgive_a_pause()
             due_at = self._go_on()
             self._expected_at = now = self._clock()
@@ -184,7 +187,7 @@ class EtcdWatch:
                 return
             seconds = max(0.001, min(due_at, deadline) - now)
             self._expected_at += seconds
-            self._changed.wait(seconds)
+            self._woken.wait(seconds)
 
     def _forgive_a_pause(self) -> None:
         """While nobody called, or this process was paused, nobody was silent."""
@@ -258,7 +261,7 @@ class EtcdWatch:
         try:
             metadata = self._members.metadata(number, self._patience.answer_seconds)
             channel = self._members.dial(number)
-        except StoreAway as reason:
+        except (StoreAway, Incompatible) as reason:  # such as a file that cannot be read now
             self._fail(endpoints[number], str(reason))
             return
         self._link = link = _Link(endpoints[number], channel, metadata)
@@ -271,11 +274,7 @@ class EtcdWatch:
             metadata=link.metadata,
         )
         link.question = _Question(call, self._clock(), self._follower.revision, past)
-        call.add_done_callback(self._answered)
-
-    def _answered(self, _: Any) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        call.add_done_callback(lambda _: self._woken.set())
 
     def _look_at_answer(self, link: _Link, question: _Question) -> None:
         if not question.call.done():
@@ -309,29 +308,31 @@ class EtcdWatch:
             found: Gone | int | None = self._follower.examine_past(head)
         else:
             found = self._follower.examine(head)
-            self._told(self._follower.identity)
         match found:
             case Gone():
                 self._judge(link, found)
             case None:
                 link.question = None
-                self._hear(link)
+                if not self._wanted:
+                    self._hear(link)
             case past:
                 self._ask(link, past)
 
     def _open(self, link: _Link) -> None:
         link.stream = Stream(
-            link.channel, self._layout, self._follower.begin(), link.metadata, self._changed
+            link.channel, self._layout, self._follower.begin(), link.metadata, self._woken.set
         )
         self._opened += 1
         self._readers = [one for one in self._readers if one.is_alive()]
         self._readers.append(link.stream.thread)
         link.heard_at = self._clock()
+        # It is heard when it brings something, or shows by this that there is nothing: a member
+        # that answers questions and refuses the watch is no store to follow.
+        self._ask(link)
 
     def _compare(self, link: _Link, question: _Question, head: Head) -> None:
         """While a stream is open: whether it has brought everything."""
         gone = self._follower.other_life(head, question.since)
-        self._told(self._follower.identity)
         if gone is not None:
             self._judge(link, gone)
         elif self._follower.has_seen(head):
@@ -353,7 +354,6 @@ class EtcdWatch:
             self._ready.extend(step.changes)
             writes += sum(len(change.writes) for change in step.changes)
             if response.events:
-                self._told(self._follower.identity)
                 self._hear(link)
             if step.verdict is not None:
                 self._judge(link, step.verdict)
