@@ -1,0 +1,77 @@
+"""Counting what is not well keeps nobody waiting: not who asks, and not who else is answered."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from directory.kafka.census import CensusTaker
+from directory.kafka.walk import Census
+from directory.namespace.command import CreateTopic
+from tests.federation import eventually
+from tests.trees import Cluster, path
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def tree(topics: int) -> Cluster:
+    made = Cluster("/la")
+    for number in range(topics):
+        made.do(CreateTopic(path=path(f"/la/t{number}")), creates_in_kafka=True)
+    return made
+
+
+def test_a_small_tree_is_counted_when_asked_and_once_a_revision() -> None:
+    cluster = tree(3)
+    clock = Clock()
+    taker = CensusTaker(lambda: cluster.mount, clock)
+    assert taker.of(cluster.snapshot) == Census(cluster.snapshot.revision, 3, 0, 0)
+    again = taker.of(cluster.snapshot)
+    assert taker.of(cluster.snapshot) is again
+
+
+def test_a_large_tree_is_counted_by_a_thread_and_the_last_count_is_told_meanwhile() -> None:
+    cluster = tree(500)
+    taker = CensusTaker(lambda: cluster.mount, at_once=10)
+    assert taker.of(cluster.snapshot) == Census()  # nobody waits for the first either
+    first = eventually(lambda: taker.of(cluster.snapshot) if taker._last.revision > 0 else None)
+    assert (first.revision, first.pending) == (cluster.snapshot.revision, 500)
+    cluster.do(CreateTopic(path=path("/la/more")), creates_in_kafka=True)
+    assert taker.of(cluster.snapshot) is first
+    eventually(lambda: taker.of(cluster.snapshot).pending == 501)
+
+
+def test_counting_rests_most_of_the_time() -> None:
+    cluster, clock = tree(3), Clock()
+
+    def mount() -> object:
+        clock.now += 2.0  # a walk that takes two seconds
+        return cluster.mount
+
+    taker = CensusTaker(mount, clock)  # type: ignore[arg-type]
+    first = taker.of(cluster.snapshot)
+    cluster.do(CreateTopic(path=path("/la/more")), creates_in_kafka=True)
+    clock.now += 19.0
+    assert taker.of(cluster.snapshot) is first
+    clock.now += 2.0
+    assert taker.of(cluster.snapshot).pending == 4
+
+
+def test_a_count_that_is_stopped_ends_and_says_nothing_half() -> None:
+    cluster = tree(1_000)
+    taker = CensusTaker(lambda: cluster.mount, at_once=10)
+    taker._rest = lambda _: taker._stop.wait(30)  # type: ignore[method-assign,assignment]
+    taker.of(cluster.snapshot)
+    begun = time.monotonic()
+    taker.stop()
+    for thread in threading.enumerate():
+        if thread.name == "census":
+            thread.join(20)
+    assert time.monotonic() - begun < 20
+    assert taker.of(cluster.snapshot) == Census()
