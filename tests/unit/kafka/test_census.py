@@ -40,7 +40,8 @@ def test_a_large_tree_is_counted_by_a_thread_and_the_last_count_is_told_meanwhil
     cluster = tree(500)
     taker = CensusTaker(lambda: cluster.mount, at_once=10)
     assert taker.of(cluster.snapshot) == Census()  # nobody waits for the first either
-    first = eventually(lambda: taker.of(cluster.snapshot) if taker._last.revision > 0 else None)
+    eventually(lambda: taker.of(cluster.snapshot).revision > 0)
+    first = taker.of(cluster.snapshot)
     assert (first.revision, first.pending) == (cluster.snapshot.revision, 500)
     cluster.do(CreateTopic(path=path("/la/more")), creates_in_kafka=True)
     assert taker.of(cluster.snapshot) is first

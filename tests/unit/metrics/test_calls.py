@@ -105,10 +105,10 @@ def test_a_call_that_ends_well_is_counted_and_logged_at_debug_only(
     calls: CallMetrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "directory.calls"):
-        assert ask(calls, lambda request, call: b"answer", Context()) == b"answer"
+        assert ask(calls, lambda *_: b"answer", Context()) == b"answer"
     assert caplog.records == []
     with caplog.at_level(logging.DEBUG, "directory.calls"):
-        ask(calls, lambda request, call: b"answer", Context())
+        ask(calls, lambda *_: b"answer", Context())
     (line,) = caplog.records
     assert line.levelname == "DEBUG"
     assert line.facts["path"] == "/la/x"  # type: ignore[attr-defined]

@@ -41,13 +41,16 @@ def test_it_counts_as_counting_each_by_hand_does(durations: list[float]) -> None
 
 def test_many_threads_at_once_lose_no_count() -> None:
     histogram, each, threads = Histogram(CALL_SECONDS), 20_000, 8
+
+    def count(_: int) -> None:
+        for _ in range(each):
+            histogram.observe(0.002)
+
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that a lost count would be seen
     try:
         with ThreadPoolExecutor(threads) as pool:
-            list(
-                pool.map(lambda _: [histogram.observe(0.002) for _ in range(each)], range(threads))
-            )
+            list(pool.map(count, range(threads)))
     finally:
         sys.setswitchinterval(before)
     reading = histogram.read()

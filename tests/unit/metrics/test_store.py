@@ -109,7 +109,7 @@ def test_a_commit_that_fails_is_timed_too(
 def test_reads_are_counted_by_whether_the_store_answered(
     store: MeasuredStore, behind: Scripted
 ) -> None:
-    behind.does = lambda: []
+    behind.does = list
     assert store.read(b"p", 3, b"a") == []
     behind.does = failing(StoreAway("gone"))
     with pytest.raises(StoreAway):
