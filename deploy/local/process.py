@@ -58,6 +58,11 @@ class LocalProcess:
         """Whether it was started and has not ended, by us or by itself."""
         return self._server is not None and self._server.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """What it ended with; None while it runs, and before it was started."""
+        return None if self._server is None else self._server.poll()
+
     def start(self) -> None:
         """Start it; the log is appended to.
 
