@@ -49,6 +49,7 @@ class AdminService(Service):
             "Acknowledge": self.acknowledge,
             "FinalizeFeatures": self.finalize_features,
             "Backup": self._keeping.backup,
+            "Verify": self._keeping.verify,
         }
 
     def get_status(

@@ -5,11 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import asdict
+from functools import partial
+from itertools import chain
+from typing import Final, TypeVar
 
 from kdir.v1 import admin_pb2
 
+from directory.cluster import Cluster
 from directory.keeping.backup import backup_of
+from directory.keeping.verify import Summary, compare_kafka, compare_rows
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.store.base import StoreAway
@@ -17,6 +22,7 @@ from resolver.errors import StoreUnavailable
 
 __all__ = ["KeepingCalls"]
 
+_M = TypeVar("_M")
 _log = logging.getLogger(__name__)
 
 STALLED_SECONDS: Final = 300.0
@@ -36,10 +42,40 @@ class KeepingCalls:
         cluster = self._hosting.one_named(request.cluster)
         yield from _guarded(backup_of(cluster.store), call)
 
+    def verify(
+        self, request: admin_pb2.VerifyRequest, call: Call
+    ) -> Iterator[admin_pb2.VerifyResponse]:
+        """Where store, replica and Kafka differ; at last the summary."""
+        cluster = self._hosting.one_named(request.cluster)
+        yield from _guarded(_verified(cluster, call, skip_kafka=request.skip_kafka), call)
 
-def _guarded(
-    messages: Iterator[admin_pb2.BackupResponse], call: Call
-) -> Iterator[admin_pb2.BackupResponse]:
+
+def _verified(
+    cluster: Cluster, call: Call, *, skip_kafka: bool
+) -> Iterator[admin_pb2.VerifyResponse]:
+    summary = Summary()
+    found = compare_rows(cluster.store, cluster.replica, cluster.mount, call.check, summary)
+    kafka = cluster.config.kafka
+    if kafka is not None and not skip_kafka:
+        latest = partial(getattr, cluster.replica, "snapshot")
+        more = compare_kafka(kafka, latest, cluster.mount, call.check, summary)
+        found = chain(found, more)
+    count = 0
+    for one in found:
+        count += 1
+        yield admin_pb2.VerifyResponse(difference=admin_pb2.Difference(**asdict(one)))
+    yield admin_pb2.VerifyResponse(
+        summary=admin_pb2.VerifySummary(
+            revision=summary.revision,
+            rows=summary.rows,
+            kafka_topics=summary.kafka_topics,
+            differences=count,
+            message="; ".join(summary.troubles),
+        )
+    )
+
+
+def _guarded(messages: Iterator[_M], call: Call) -> Iterator[_M]:
     """The messages, as long as somebody takes them.
 
     Raises:
