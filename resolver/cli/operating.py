@@ -49,9 +49,8 @@ def _doctor(session: Session, arguments: Arguments) -> int:
     named = [_Server(endpoint, "", "", "") for endpoint in session.servers()]
     looks = _look(session, named)
     if not arguments.flag("local"):
-        seen = {_place(look) for look in looks}
-        others = [one for one in _known(session, named) if (one.endpoint, one.mount) not in seen]
-        looks += _look(session, others)
+        looks += _look(session, _unseen(looks, _known(session, named)))
+        looks += _look(session, _unseen(looks, [one for look in looks for one in _siblings(look)]))
     problems = [problem for look in looks for problem in _problems(look)]
     out = session.out
     if out.structured:
@@ -61,6 +60,8 @@ def _doctor(session: Session, arguments: Arguments) -> int:
         rows = [_row(server, status, human=out.human) for server, status in looks]
         Table(out, _COLUMNS).rows(sorted(rows, key=lambda row: str(row[0])))
     _set_up(session)
+    for hint in dict.fromkeys(filter(None, map(_level, looks))):
+        out.note(hint)
     for problem in problems:
         out.note(problem, "bad")
     if not problems and not session.partial:
@@ -73,6 +74,38 @@ def _place(look: _Look) -> tuple[str, str]:
     server, status = look
     mount = server.mount if isinstance(status, KdirError) else status.authority.cluster.mount
     return server.endpoint, mount
+
+
+def _unseen(looks: Sequence[_Look], servers: Sequence[_Server]) -> list[_Server]:
+    seen = {_place(look) for look in looks}
+    by_place = {(one.endpoint, one.mount): one for one in servers}
+    return [one for place, one in by_place.items() if place not in seen]
+
+
+def _siblings(look: _Look) -> Iterator[_Server]:
+    """The servers of the same cluster, as one of them knows them."""
+    _, status = look
+    if not isinstance(status, KdirError):
+        cluster = status.authority.cluster
+        for member in status.members:
+            for endpoint in member.endpoints:
+                yield _Server(endpoint, cluster.cluster_id, cluster.cluster, cluster.mount)
+
+
+def _level(look: _Look) -> str:
+    """What is to be done about a cluster's feature level; empty = nothing."""
+    _, status = look
+    if isinstance(status, KdirError) or not status.members:
+        return ""
+    cluster, finalised = status.authority.cluster, status.finalised_level
+    levels = {one.server: one.feature_level for one in status.members}
+    if min(levels.values()) > finalised:
+        return (
+            f"{cluster.mount}: every server supports feature level {min(levels.values())}, and "
+            f"{finalised} is finalised: kdir features finalize {cluster.mount}"
+        )
+    behind = sorted(server for server, level in levels.items() if level < max(levels.values()))
+    return f"{cluster.mount}: older than the others: {', '.join(behind)}" if behind else ""
 
 
 def _known(session: Session, named: Sequence[_Server]) -> list[_Server]:

@@ -1,0 +1,40 @@
+"""Clusters of several servers, as processes, for the tests in this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kdir.v1 import admin_pb2
+
+from tests.federation import FAST, Server, eventually
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts servers: ``start("/la", "la-1", parent=[…], level=1, wait=False)``; those of one mount
+    share a store, unless they are told another. They end with the test.
+    """
+    with ExitStack() as cleanup:
+
+        def begin(mount: str, name: str, *, level: int | None = None, **settings: Any) -> Server:
+            shared = mount.strip("/").replace("/", "-") or "root"
+            merged = {**FAST, "store": f"sqlite:///{tmp_path / shared}.sqlite", **settings}
+            environment = {} if level is None else {"KDIR_FEATURE_LEVEL": str(level)}
+            server = Server(tmp_path / name, mount, merged, environment=environment)
+            cleanup.callback(server.process.kill)
+            cleanup.callback(server.close)
+            server.start()
+            eventually(lambda: loaded(server))
+            return server
+
+        yield begin
+
+
+def loaded(server: Server) -> bool:
+    return server.status().replica_state == admin_pb2.REPLICA_STATE_SERVING

@@ -1,0 +1,219 @@
+"""Two feature levels side by side on one store: refused, left, said so, allowed, and no way back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
+
+from deploy.local.process import StartFailed
+from directory.codec import ProtoCodec
+from directory.federation.facts import child_hello
+from directory.namespace.keys import LEVEL
+from directory.namespace.snapshot import Snapshot
+from directory.store.addresses import open_store
+from directory.store.base import Put, Transaction
+from resolver.errors import InvalidArgument, LevelNotFinalised
+from tests.command_line import Ran, run
+from tests.federation import Server, eventually
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    monkeypatch.delenv("KDIR_AT", raising=False)
+
+
+@pytest.fixture(params=["sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a store for one test."""
+    return f"sqlite:///{tmp_path / 'store.sqlite'}"
+
+
+def server_id(server: Server) -> str:
+    return server.status().authority.server
+
+
+def levels(server: Server) -> dict[str, int]:
+    return {one.server: one.feature_level for one in server.status().members}
+
+
+def finalize(server: Server, level: int = 0, **fields: bool) -> admin_pb2.FinalizeFeaturesResponse:
+    request = admin_pb2.FinalizeFeaturesRequest(level=level, **fields)
+    answer: admin_pb2.FinalizeFeaturesResponse = server.ask(
+        admin_pb2_grpc.AdminServiceStub, "FinalizeFeatures", request
+    )
+    return answer
+
+
+def kdir(server: Server, line: str) -> Ran:
+    return run(["--at", server.address, *line.split()])
+
+
+def migrate(store: str, target: Path) -> subprocess.CompletedProcess[str]:
+    """A change of the store that needs level 2: an older server does not know of seals."""
+    return subprocess.run(
+        [sys.executable, "-m", "directory", "migrate", "--plan", store, f"sqlite:///{target}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(
+    start: Start, store: str, tmp_path: Path
+) -> None:
+    old = start("/la", "old", level=1, store=store)
+    new = start("/la", "new", store=store)
+    target = tmp_path / "target.sqlite"
+    eventually(lambda: sorted(levels(new).values()) == [1, 2])
+    assert new.status().finalised_level == 1
+    new.mkdir("/la/both")  # what both know goes on
+    eventually(lambda: old.outcome("/la/both") == "resolution")
+
+    # Refused, naming the one that lacks it, by the change and by finalising.
+    refused = migrate(store, target)
+    assert (refused.returncode, target.exists()) == (5, False)
+    assert f"server {server_id(old)} supports 1" in refused.stderr
+    assert server_id(new) not in refused.stderr
+    with pytest.raises(LevelNotFinalised, match=f"server {server_id(old)} supports 1"):
+        finalize(new, 2)
+    shown = kdir(new, "features finalize --level 2")
+    assert (shown.code, server_id(old) in shown.err) == (5, True)
+    assert f"before 2 can be: {server_id(old)}" in kdir(new, "features").err
+
+    # It leaves: still refused, until somebody says so.
+    old.kill()
+    eventually(lambda: list(levels(new)) == [server_id(new)])
+    refused = migrate(store, target)
+    assert (refused.returncode, "kdir features finalize" in refused.stderr) == (5, True)
+    assert "kdir features finalize /la" in kdir(new, "doctor").err
+    planned = kdir(new, "features finalize --plan")
+    assert (planned.code, new.status().finalised_level) == (0, 1)
+    assert "level 2 would be finalised" in planned.err
+
+    done = kdir(new, "features finalize -o json")
+    assert (done.code, done.objects[0]["finalised_level"]) == (0, 2)
+    assert new.status().finalised_level == 2
+    assert migrate(store, target).returncode == 0
+    assert kdir(new, "features").lines[0].split("\t")[:3] == [server_id(new), "2", "2"]
+    assert "is finalised already" in kdir(new, "features finalize").err
+
+    # The old one cannot come back.
+    with pytest.raises(StartFailed, match="level 2 is finalised in this cluster"):
+        old.start()
+    assert old.process.exit_code == 2
+    assert new.outcome("/la/both") == "resolution"
+
+
+def test_a_server_that_was_away_while_the_level_was_raised_serves_no_more(
+    start: Start, store: str
+) -> None:
+    """Paused for long, or cut off from its store: its announcement is gone, it is not."""
+    old = start("/la", "old", level=1, store=store)
+    new = start("/la", "new", store=store)
+    eventually(lambda: len(levels(new)) == 2)
+    old.pause()
+    # With a lease its key would go by itself; with a lock it stays while the process does.
+    with closing(open_store(store, "la")) as opened:
+        opened.commit(Transaction((), (Put(LEVEL, b"2"),)))
+    eventually(lambda: new.status().finalised_level == 2)
+    old.resume()
+    eventually(lambda: not old.process.running)
+    assert old.process.exit_code == 2
+    assert "start a newer kdir" in old.process.tail()
+
+
+def test_a_new_cluster_needs_no_ceremony(start: Start, store: str) -> None:
+    one = start("/la", "one", store=store)
+    assert one.status().finalised_level == one.status().feature_level
+    assert "kdir features finalize" not in kdir(one, "features").err
+
+
+def test_the_level_is_told_to_the_parent_and_again_when_it_is_raised(
+    start: Start, tmp_path: Path
+) -> None:
+    root = start("/", "root")
+    old = start("/la", "old", level=1, parent=[root.address])
+    root.mount_child("/la", old.cluster_id)
+    eventually(lambda: old.status().parent.linked)
+    assert told_level(tmp_path, old.cluster_id) == 1
+    old.stop()
+    new = start("/la", "new", parent=[root.address])
+    eventually(lambda: new.status().parent.linked)
+    assert told_level(tmp_path, new.cluster_id) == 1
+    finalize(new)
+    eventually(lambda: told_level(tmp_path, new.cluster_id) == 2)
+    assert new.status().parent.linked
+
+
+def told_level(folder: Path, cluster_id: str) -> int:
+    with closing(open_store(f"sqlite:///{folder / 'root.sqlite'}", "root")) as store:
+        loading = store.load((b"f/",))
+        snapshot = Snapshot.load(ProtoCodec(), "", loading.revision, loading.pages())
+    known = child_hello(snapshot, cluster_id)
+    return 0 if known is None else known[0].feature_level
+
+
+def test_words_that_make_no_level_are_refused(start: Start, store: str) -> None:
+    one = start("/la", "one", store=store)
+    with pytest.raises(InvalidArgument, match="found 9; this server knows 1 to 2"):
+        finalize(one, 9)
+    with pytest.raises(InvalidArgument, match="levels never go down"):
+        finalize(one, 1)
+    assert kdir(one, "features finalize --level two").code == 2
+    assert kdir(one, "features show --plan").code == 2
+    assert kdir(one, "features /la").code == 2
+
+
+def test_a_server_that_is_held_back_to_no_level_says_so(tmp_path: Path) -> None:
+    held = subprocess.run(
+        [sys.executable, "-m", "directory", "--mount", "/la", "--store", f"sqlite:///{tmp_path}/s"],
+        env={"KDIR_FEATURE_LEVEL": "3", "PATH": "", "PYTHONPATH": ".:proto"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert held.returncode == 2
+    assert "KDIR_FEATURE_LEVEL: found '3'; 1 to 2 would be right" in held.stderr
+    assert not (tmp_path / "s").exists()
+
+
+def test_fields_that_a_server_does_not_know_are_kept_and_passed_on(
+    start: Start, store: str
+) -> None:
+    """A policy of a later version, in a record that this version changes and hands on."""
+    one = start("/la", "one", store=store)
+    one.mkdir("/la/x")
+    unknown = b"\xfa\x7f\x05later"  # field 2047, bytes
+    with closing(open_store(store, "la")) as opened:
+        (row,) = [row for row in opened.read(b"e/") if row.key.endswith(b"cx")]
+        record = entry_pb2.Entry.FromString(row.value)
+        record.policies.MergeFromString(unknown)
+        opened.commit(Transaction((), (Put(row.key, record.SerializeToString()),)))
+
+    def policies() -> bytes:
+        entry = one.entries("GetEntry", path="/la/x").entry
+        return bytes(entry.policies.SerializeToString())
+
+    eventually(lambda: unknown in policies())
+    change = entry_pb2.Entry()
+    change.policies.owner = "search"
+    one.entries(
+        "UpdateEntry", path="/la/x", entry=change, update_mask={"paths": ["policies.owner"]}
+    )
+    assert unknown in policies()
+    assert one.entries("GetEntry", path="/la/x").entry.policies.owner == "search"
+    one.entries("MoveEntry", path="/la/x", new_path="/la/y")
+    entry = one.entries("GetEntry", path="/la/y").entry
+    assert unknown in entry.policies.SerializeToString()
