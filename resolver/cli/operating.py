@@ -339,6 +339,7 @@ VERBS: Final = (
             Option(("--cluster",), "its name; default: the mount, joined by -", "NAME"),
             Option(("--store",), "sqlite:///FILE; default: a file in the state folder", "ADDRESS"),
             Option(("--site",), "the site that it belongs to", "NAME"),
+            Option(("--processes",), "so many share the port and the store", "N"),
             Option(("--metrics",), "answer Prometheus, health and readiness there", "HOST:PORT"),
             Option(
                 ("--log-format",),
@@ -356,6 +357,10 @@ VERBS: Final = (
         examples=(
             ("kdir server --mount /la/tracking --kafka kafka-1:9092", "no file, no other flag"),
             ("kdir server --config /etc/kdir/la-tracking.toml", "a configured one"),
+            (
+                "kdir server --config la.toml --metrics 127.0.0.1:9420 --log-format json",
+                "for Prometheus, and one JSON object a log line",
+            ),
             ("kdir server --check --config /etc/kdir/", "every *.toml in the folder: is it right?"),
         ),
     ),

@@ -1,0 +1,117 @@
+"""Metrics are documented, and dashboards and alerts use only such as there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from directory.health import State
+from directory.metrics.names import METRICS, Metric
+
+ROOT = Path(__file__).resolve().parents[2]
+DASHBOARDS = ROOT / "deploy" / "dashboards"
+PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"}
+SCRAPED = {"job", "instance"}
+"""Labels that Prometheus adds to whatever it scrapes."""
+SUFFIXES = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
+SAMPLES = {one.name + suffix: one for one in METRICS for suffix in SUFFIXES[one.kind]}
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Every PromQL expression with where it stands."""
+    rules = yaml.safe_load((DASHBOARDS / "alerts.yaml").read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            yield f"alert {rule['alert']}", rule["expr"]
+    board = json.loads((DASHBOARDS / "kdir.json").read_text())
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            yield f"panel {panel['title']}", target["expr"]
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            yield f"variable {variable['name']}", variable["query"]
+
+
+def rows() -> dict[str, tuple[str, str, str]]:
+    """Kind, labels and meaning by metric, from the table in docs/operating.md."""
+    text = (ROOT / "docs" / "operating.md").read_text()
+    row = re.compile(r"^\| `(kdir_\w+)` \| (\w+) \| (.*?) \| (.+) \|$", re.MULTILINE)
+    return {name: (kind, labels, text) for name, kind, labels, text in row.findall(text)}
+
+
+def test_every_metric_is_documented_as_it_is() -> None:
+    expected = {
+        one.name: (one.kind, ", ".join(f"`{label}`" for label in one.labels), one.help)
+        for one in METRICS
+    }
+    assert rows() == expected
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda one: one.name)
+def test_names_follow_prometheus_conventions(metric: Metric) -> None:
+    assert re.fullmatch(r"kdir(_[a-z]+)+", metric.name)
+    assert (metric.kind == "counter") == metric.name.endswith("_total")
+    assert metric.kind != "histogram" or metric.name.endswith("_seconds")
+    assert metric.help.endswith(".")
+    assert len(set(metric.labels)) == len(metric.labels) > 0
+
+
+@pytest.mark.parametrize(("where", "expression"), list(expressions()))
+def test_every_metric_that_is_used_exists_with_its_labels(where: str, expression: str) -> None:
+    names = set(re.findall(r"\b(?:kdir|process)_\w+", expression))
+    assert names or expression == 'up{job="kdir"} == 0', where
+    assert names - PROCESS <= set(SAMPLES), where
+    # Labels in braces belong to the metric before them; grouping is by labels of any of them.
+    for name, braces in re.findall(r"\b(kdir_\w+)\{([^}]*)\}", expression):
+        used = set(re.findall(r"(\w+)\s*[=!]", braces))
+        assert used <= {*SAMPLES[name].labels, *SCRAPED}, where
+    grouped = {
+        label.strip()
+        for group in re.findall(r"\b(?:by|on)\s*\(([^)]*)\)", expression)
+        for label in group.split(",")
+    }
+    known = {label for name in names & set(SAMPLES) for label in SAMPLES[name].labels}
+    assert grouped <= {*known, *SCRAPED, "le"}, where
+
+
+def test_every_metric_is_drawn_or_watched_or_said_to_be_for_looking_things_up() -> None:
+    used = {
+        SAMPLES[name].name
+        for _, expression in expressions()
+        for name in re.findall(r"\bkdir_\w+", expression)
+    }
+    unused = {one.name for one in METRICS} - used
+    assert unused == {
+        "kdir_children_waiting",  # kdir mounts shows them
+        "kdir_directories",
+        "kdir_parent_heard_seconds",
+        "kdir_store_reads_total",
+    }
+
+
+def test_the_states_of_health_are_those_of_the_docs() -> None:
+    text = (ROOT / "docs" / "operating.md").read_text()
+    section = text.partition("## Health")[2].partition("\n## ")[0]
+    words = {word.split()[0] for word in re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)}
+    assert words == {state.value for state in State}
+    told = next(one for one in METRICS if one.name == "kdir_state").help
+    assert set(re.findall(r"\b[a-z]+\b", told.partition(": ")[2])) == words
+
+
+def test_alerts_say_how_bad_it_is_and_what_to_do() -> None:
+    rules: list[dict[str, Any]] = [
+        rule
+        for group in yaml.safe_load((DASHBOARDS / "alerts.yaml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    names = [rule["alert"] for rule in rules]
+    assert sorted(set(names)) == sorted(names)
+    for rule in rules:
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+        assert len(rule["annotations"]["summary"]) > 20
