@@ -89,10 +89,13 @@ class Draft:
         if isinstance(entry, Directory):
             self._mark_read_only(entry.entry_id, read_only=bool(entry.policies.read_only))
 
-    def take(self, parent_id: int, name: str, entry: Entry) -> None:
-        """Remove an entry's record, which must be as it was seen."""
-        self.expect_entry(parent_id, name, entry)
+    def take(self, parent_id: int, name: str, entry: Entry, record: bytes | None = None) -> None:
+        """Remove an entry's record, which must be as it was seen: ``record``, if at hand."""
         key = entry_key(parent_id, entry.kind, name)
+        if record is None:
+            self.expect_entry(parent_id, name, entry)
+        else:
+            self.expect(key, record)
         self._writes[key] = Remove(key)
         if isinstance(entry, Directory):
             self._mark_read_only(entry.entry_id, read_only=False)

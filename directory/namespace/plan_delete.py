@@ -161,9 +161,17 @@ def _refuse_read_only_below(draft: Draft, path: Path) -> None:
             raise ReadOnly(f"{where} is read-only", path=where)
 
 
-def _let_go(draft: Draft, parent_id: int, name: str, topic: Topic, *, goes_in_kafka: bool) -> None:
+def _let_go(
+    draft: Draft,
+    parent_id: int,
+    name: str,
+    topic: Topic,
+    *,
+    goes_in_kafka: bool,
+    record: bytes | None = None,
+) -> None:
     """A topic leaves the tree: for good, or to wait as DELETING until Kafka's topic is gone."""
-    draft.take(parent_id, name, topic)
+    draft.take(parent_id, name, topic, record)
     attempted = topic.provision is Provision.PENDING and topic.provision_attempt != ""
     if goes_in_kafka and (topic.provision in _IN_KAFKA or attempted):
         waiting = replace(draft.stamped(topic), provision=Provision.DELETING)
@@ -204,8 +212,8 @@ class _Leaf(NamedTuple):
     removal: Removal | None
     top: bool
     """Whether it is the removed directory itself, not something below it."""
-    size: int
-    """Bytes of its record, about."""
+    record: bytes | None = None
+    """As it is stored; of a topic."""
 
 
 class _Room:
@@ -222,7 +230,7 @@ class _Room:
             return True
         guards, writes = self._draft.size
         first = writes == 0
-        self._bytes += 2 * leaf.size + _BYTES_EACH + 2 * MAX_PATH_BYTES
+        self._bytes += 2 * len(leaf.record or b"") + _BYTES_EACH + 2 * MAX_PATH_BYTES
         holds = self._limits.hold(guards + _GUARDS_EACH + _AROUND, writes + _WRITES_EACH + _AROUND)
         return first or (holds and self._bytes <= self._limits.max_bytes)
 
@@ -254,7 +262,7 @@ def _leaves(draft: Draft) -> Iterator[_Leaf]:
         node = snapshot.node(container.entry_id)
         if isinstance(container, Directory) and node is not None:
             yield from _below(draft, node, path, removal)
-        yield _Leaf(DELETED_ID, name, container, path, removal, top=True, size=0)
+        yield _Leaf(DELETED_ID, name, container, path, removal, top=True)
 
 
 def _below(draft: Draft, node: Node, path: Path | None, removal: Removal | None) -> Iterator[_Leaf]:
@@ -264,13 +272,13 @@ def _below(draft: Draft, node: Node, path: Path | None, removal: Removal | None)
         topic = _readable(draft, record)
         if topic is not None:
             here = _child(path, name)
-            yield _Leaf(node.entry_id, name, topic, here, removal, top=False, size=len(record))
+            yield _Leaf(node.entry_id, name, topic, here, removal, top=False, record=record)
     for name, container in node.containers.items():
         here = _child(path, name)
         below = draft.snapshot.node(container.entry_id)
         if isinstance(container, Directory) and below is not None:
             yield from _below(draft, below, here, removal)
-        yield _Leaf(node.entry_id, name, container, here, removal, top=False, size=0)
+        yield _Leaf(node.entry_id, name, container, here, removal, top=False)
 
 
 def _readable(draft: Draft, record: bytes) -> Topic | None:
@@ -290,7 +298,8 @@ def _reap(draft: Draft, leaf: _Leaf) -> None:
     match entry:
         case Topic():
             goes = leaf.removal is not None and leaf.removal.goes_in_kafka
-            _let_go(draft, leaf.parent_id, leaf.name, entry, goes_in_kafka=goes)
+            place = (leaf.parent_id, leaf.name)
+            _let_go(draft, *place, entry, goes_in_kafka=goes, record=leaf.record)
         case Directory():
             draft.take(leaf.parent_id, leaf.name, entry)
             _drop_unreadable(draft, entry.entry_id)
