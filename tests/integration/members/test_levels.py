@@ -1,4 +1,4 @@
-"""Two feature levels side by side on one store: refused, left, said so, allowed, and no way back."""
+"""Two feature levels side by side on one store: refused, left, finalised, allowed, no way back."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ def _no_settings_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("KDIR_AT", raising=False)
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "etcd"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a store for one test."""
+    """The address of a store for one test, of each kind."""
+    if request.param == "etcd":
+        return str(request.getfixturevalue("etcd_cluster").address())
     return f"sqlite:///{tmp_path / 'store.sqlite'}"
 
 
@@ -46,8 +48,8 @@ def levels(server: Server) -> dict[str, int]:
     return {one.server: one.feature_level for one in server.status().members}
 
 
-def finalize(server: Server, level: int = 0, **fields: bool) -> admin_pb2.FinalizeFeaturesResponse:
-    request = admin_pb2.FinalizeFeaturesRequest(level=level, **fields)
+def finalize(server: Server, level: int = 0) -> admin_pb2.FinalizeFeaturesResponse:
+    request = admin_pb2.FinalizeFeaturesRequest(level=level)
     answer: admin_pb2.FinalizeFeaturesResponse = server.ask(
         admin_pb2_grpc.AdminServiceStub, "FinalizeFeatures", request
     )
