@@ -53,6 +53,10 @@ _UNREADABLE: Final = (
     "a newer kdir may have written it: upgrade this server; else restore a backup, or remove the "
     "key from the store"
 )
+_STRAY_CLAIM: Final = (
+    "the name can be given to no new topic: restore a backup from before, or remove the key from "
+    "the store"
+)
 _CLAIM: Final = (
     "two topics could get one name in Kafka: restore a backup from before, or write the claim as "
     "the entries say"
@@ -162,7 +166,7 @@ class Comparison:
             "claim",
             shortened(", ".join(standing)) or "no claim: no entry has the name",
             shortened(", ".join(claimed)),
-            _CLAIM,
+            _CLAIM if standing else _STRAY_CLAIM,
         )
 
     def _unequal(
@@ -262,7 +266,9 @@ class Comparison:
             return str(Path((*self._mount.segments, *above, *filter(None, [place.name]))))
         if place.parent_id == 0:
             return str(self._mount)
-        return f"{'__deleted' if place.parent_id == DELETED_ID else _shown(key)}/{place.name}"
+        if place.parent_id == DELETED_ID:
+            return f"__deleted/{place.name}"
+        return f"(lost directory {place.parent_id:x})/{place.name}"
 
 
 def _held(snapshot: Snapshot) -> Iterator[Row]:
@@ -284,7 +290,9 @@ def _unread(where: str, why: str) -> Difference:
 
 
 def _shown(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")
+    """A key as a terminal can show it."""
+    text = key.decode("utf-8", "backslashreplace")
+    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
 
 
 def _decimal(value: bytes) -> None:

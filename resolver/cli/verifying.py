@@ -84,7 +84,7 @@ class _Shown:
         self._out = session.out
         self._each = each
         self._groups: dict[_Group, tuple[int, list[str]]] = {}
-        self._advice: dict[str, None] = {}
+        self._advice: dict[str, dict[str, None]] = {}
         self._table = Table(
             session.out,
             (Column("BETWEEN"), Column("FIELD"), Column("WANTED"), Column("FOUND"),
@@ -109,8 +109,8 @@ class _Shown:
         """After the last."""
         for group, (count, wheres) in self._groups.items():
             self._row(group, count, wheres)
-        for advice in self._advice:
-            self._out.note(f"  {advice}")
+        for advice, fields in self._advice.items():
+            self._out.note(f"  {', '.join(fields)}: {advice}")
 
     def _row(self, group: _Group, count: int, wheres: list[str]) -> None:
         more = f", and {count - len(wheres):,} more" if count > len(wheres) else ""
@@ -125,7 +125,7 @@ class _Shown:
             ]]
         )  # fmt: skip
         if group.advice:
-            self._advice[f"{group.field}: {group.advice}"] = None
+            self._advice.setdefault(group.advice, {})[group.field] = None
 
 
 def _sum_up(session: Session, summary: admin_pb2.VerifySummary) -> None:
