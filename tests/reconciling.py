@@ -23,6 +23,7 @@ from directory.kafka.settings import KafkaSettings
 from directory.namespace.command import Command, CreateDirectory, CreateTopic, DeleteEntry
 from directory.namespace.entry import DELETED_ID, Kind, Topic
 from directory.reaper import Reaper
+from directory.store.base import Store
 from directory.store.replica import Replica
 from directory.store.sqlite import SqliteStore
 from directory.writer import Writer, Written
@@ -83,12 +84,17 @@ def drop(kafka: ConfluentAdmin, *names: str) -> None:
 
 
 class World:
-    """One server of a cluster. Several may share the store's file."""
+    """One server of a cluster. Several may share the store's file, or with ``open_store`` another
+    store.
+    """
 
     def __init__(
         self, file: FilePath, admin: Callable[[], KafkaAdmin], writer: Any = None, **settings: Any
     ) -> None:
-        self.store = SqliteStore(file, "la-t")
+        open_store: Callable[[], Store] = settings.pop(
+            "open_store", lambda: SqliteStore(file, "la-t")
+        )
+        self.store = open_store()
         codec = ProtoCodec()
         self.replica = Replica(self.store, codec)
         self.replica.start()
