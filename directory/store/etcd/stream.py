@@ -71,18 +71,33 @@ def response_of(layout: Layout, message: Any) -> Response:
     )
 
 
+def watch_request(layout: Layout, start: int, *, fragment: bool) -> Any:
+    """Asks for every revision of rows and ``meta/`` from ``start`` on.
+
+    Fragments let etcd send what is larger than one message may be. It cuts them by measuring all of
+    one anew with each event: 40,000 small events took it 5 s, against 0.1 s uncut (etcd 3.6.6). So
+    they are for where one message is not enough.
+    """
+    create = etcdrpc.WatchCreateRequest(
+        key=layout.rows,
+        range_end=end_of(layout.root + META),
+        start_revision=start,
+        fragment=fragment,
+    )
+    return etcdrpc.WatchRequest(create_request=create)
+
+
 class Stream:
-    """A watch of rows and ``meta/``. ``wake`` is called, by another thread, when anything comes."""
+    """One watch. ``wake`` is called, by another thread, when anything comes."""
 
     def __init__(
         self,
         channel: grpc.Channel,
-        layout: Layout,
-        start: int,
+        request: Any,
         metadata: Metadata,
         wake: Callable[[], None],
     ) -> None:
-        """Asks for every revision from ``start`` on; fails later, if it fails."""
+        """``request``: ``watch_request``. Fails later, if it fails."""
         self._wake: Final = wake
         self._changed: Final = threading.Condition()
         self._arrived: deque[tuple[Any, int]] = deque()
@@ -91,16 +106,7 @@ class Stream:
         self._ended = False
         self._closed = False
         self._requests: Final[queue.SimpleQueue[Any]] = queue.SimpleQueue()
-        self._requests.put(
-            etcdrpc.WatchRequest(
-                create_request=etcdrpc.WatchCreateRequest(
-                    key=layout.rows,
-                    range_end=end_of(layout.root + META),
-                    start_revision=start,
-                    fragment=True,
-                )
-            )
-        )
+        self._requests.put(request)
         self._call: Final = etcdrpc.WatchStub(channel).Watch(
             iter(self._requests.get, None), metadata=metadata
         )

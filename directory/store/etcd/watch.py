@@ -16,7 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, assert_never
 
 import grpc
@@ -26,7 +26,14 @@ from directory.store.etcd.failures import Trouble, trouble_of, words
 from directory.store.etcd.following import Behind, Follower, Gone, Head, Refused, Verdict
 from directory.store.etcd.generated import etcdrpc
 from directory.store.etcd.layout import Layout
-from directory.store.etcd.stream import Metadata, Stream, head_of, head_request, response_of
+from directory.store.etcd.stream import (
+    Metadata,
+    Stream,
+    head_of,
+    head_request,
+    response_of,
+    watch_request,
+)
 
 __all__ = ["EtcdWatch", "Members", "Patience"]
 
@@ -69,7 +76,10 @@ class Patience:
     ask_seconds: float = 1.0
     """Nothing came for so long: ask whether everything has come."""
     answer_seconds: float = 2.0
-    """A question, or what it showed to be missing, is not answered for so long: another member."""
+    """A question is not answered for so long: another member. So it is if what it showed to be
+    missing does not come for so long; each time twice as long, since a large backlog takes time.
+    """
+    longest_answer_seconds: float = 60.0
     silence_seconds: float = 4.0
     """No member has shown that it is there for so long: the store is away. More than the two above,
     so that a member that fails is replaced before anybody is told.
@@ -99,9 +109,13 @@ class _Link:
     channel: grpc.Channel
     metadata: Metadata
     question: _Question | None = None
+    ask_at: float = 0.0
+    """When the next question is due."""
     stream: Stream | None = None
-    heard_at: float = field(default=0.0)
+    heard_at: float = 0.0
     """When it last brought something, or was found to have nothing more."""
+    lags_since: float | None = None
+    """When it was found not to have sent what was committed, or sent something then."""
 
 
 class EtcdWatch:
@@ -137,6 +151,8 @@ class EtcdWatch:
         self._failures = 0  # since the store was last heard
         self._rounds = 0
         self._retry_at = 0.0
+        self._lag_seconds = patience.answer_seconds
+        self._fragment = False
         self._away = False
         self._trouble = "no member answered"
         self._heard_at = self._expected_at = clock()
@@ -194,8 +210,11 @@ class EtcdWatch:
         pause = self._clock() - self._expected_at
         if pause > self._patience.ask_seconds:
             self._heard_at += pause
-            if self._link is not None and self._link.question is not None:
-                self._link.question.asked_at += pause
+            link = self._link
+            if link is not None and link.question is not None:
+                link.question.asked_at += pause
+            if link is not None and link.lags_since is not None:
+                link.lags_since += pause
 
     def _raise_if_gone(self) -> None:
         if self._gone:
@@ -221,7 +240,10 @@ class EtcdWatch:
         )
 
     def _hear(self, link: _Link) -> None:
-        link.heard_at = self._heard_at = self._clock()
+        link.heard_at = self._heard_at = now = self._clock()
+        link.ask_at = now + self._patience.ask_seconds
+        if link.lags_since is not None:
+            link.lags_since = now
         self._failures = self._rounds = 0
         self._away = False
 
@@ -241,15 +263,20 @@ class EtcdWatch:
                 self._open(self._link)
         if self._link is not None and self._link.question is not None:
             self._look_at_answer(self._link, self._link.question)
+        if self._link is not None:
+            self._leave_if_it_lags(self._link)
         return self._due_at()
 
     def _due_at(self) -> float:
         link = self._link
         if link is None:
             return self._retry_at
+        due_at = link.ask_at
         if link.question is not None:
-            return self._given_up_at(link, link.question)
-        return link.heard_at + self._patience.ask_seconds
+            due_at = self._given_up_at(link, link.question)
+        if link.lags_since is not None:
+            due_at = min(due_at, link.lags_since + self._lag_seconds)
+        return due_at
 
     def _given_up_at(self, link: _Link, question: _Question) -> float:
         return max(question.asked_at, link.heard_at) + self._patience.answer_seconds
@@ -320,26 +347,39 @@ class EtcdWatch:
 
     def _open(self, link: _Link) -> None:
         link.stream = Stream(
-            link.channel, self._layout, self._follower.begin(), link.metadata, self._woken.set
+            link.channel,
+            watch_request(self._layout, self._follower.begin(), fragment=self._fragment),
+            link.metadata,
+            self._woken.set,
         )
         self._opened += 1
         self._readers = [one for one in self._readers if one.is_alive()]
         self._readers.append(link.stream.thread)
-        link.heard_at = self._clock()
         # It is heard when it brings something, or shows by this that there is nothing: a member
         # that answers questions and refuses the watch is no store to follow.
         self._ask(link)
 
     def _compare(self, link: _Link, question: _Question, head: Head) -> None:
         """While a stream is open: whether it has brought everything."""
+        link.question = None
         gone = self._follower.other_life(head, question.since)
         if gone is not None:
             self._judge(link, gone)
         elif self._follower.has_seen(head):
-            link.question = None
+            link.lags_since = None
+            self._lag_seconds, self._fragment = self._patience.answer_seconds, False
             self._hear(link)
-        elif self._clock() >= self._given_up_at(link, question):
-            self._judge(link, Behind("answers, but does not send what was committed"))
+        else:
+            link.ask_at = self._clock() + self._patience.ask_seconds
+            if link.lags_since is None:
+                link.lags_since = self._clock()
+
+    def _leave_if_it_lags(self, link: _Link) -> None:
+        since = link.lags_since
+        if since is None or self._clock() < since + self._lag_seconds:
+            return
+        self._lag_seconds = min(2 * self._lag_seconds, self._patience.longest_answer_seconds)
+        self._judge(link, Behind("answers, but does not send what was committed"))
 
     # -- the stream --------------------------------------------------------------------------
 
@@ -359,16 +399,18 @@ class EtcdWatch:
                 self._judge(link, step.verdict)
                 return
         if stream.ended:
-            error = stream.failure
-            if error is None:
-                self._fail(link.endpoint, "ended the watch")
-            else:
-                login = trouble_of(error) is Trouble.LOGIN
-                self._judge(link, Refused(words(error), login=login))
-        elif link.question is None and (
-            self._clock() >= link.heard_at + self._patience.ask_seconds
-        ):
+            self._look_at_end(link, stream.failure)
+        elif link.question is None and self._clock() >= link.ask_at:
             self._ask(link)
+
+    def _look_at_end(self, link: _Link, error: grpc.RpcError | None) -> None:
+        if error is None:
+            self._fail(link.endpoint, "ended the watch")
+            return
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            self._fragment = True  # a response was larger than what we take
+        login = trouble_of(error) is Trouble.LOGIN
+        self._judge(link, Refused(words(error), login=login))
 
     def _judge(self, link: _Link, verdict: Verdict | None) -> None:
         match verdict:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -81,7 +82,7 @@ class FakeEtcd:
     def drop_watches(self) -> None:
         """Ends every open stream, as a restart does, but takes calls."""
         with self._changed:
-            for context in self._calls:
+            for context in list(self._calls):
                 context.cancel()
 
     # -- what it serves ----------------------------------------------------------------------
@@ -113,7 +114,7 @@ class FakeEtcd:
             else:
                 yield Response(0, -1)  # nothing: lets the caller look whether it is still wanted
 
-    def serve(self, start: int, context: Any) -> Iterator[Any]:
+    def serve(self, start: int, context: Any, *, fragment: bool) -> Iterator[Any]:
         """One stream."""
         script = self.scripts.pop(0) if self.scripts else FakeEtcd.honest
         self._calls.add(context)
@@ -122,7 +123,7 @@ class FakeEtcd:
                 if not context.is_active():
                     return
                 if response.revision >= 0:
-                    yield _message(response)
+                    yield from map(_message, _fragments(response) if fragment else [response])
             while context.is_active() and not self._ended:
                 with self._changed:
                     self._changed.wait(0.05)
@@ -178,7 +179,16 @@ class _Watch(etcdrpc.WatchServicer):  # type: ignore[misc]
         create = next(request_iterator).create_request
         self._fake.watches.append(create)
         self._fake.required_leader.append(metadata.get("hasleader") == "true")
-        yield from self._fake.serve(create.start_revision, context)
+        yield from self._fake.serve(create.start_revision, context, fragment=create.fragment)
+
+
+def _fragments(response: Response) -> Iterator[Response]:
+    """Ten events each."""
+    events = response.events
+    for begin in range(0, max(1, len(events)), 10):
+        part = events[begin : begin + 10]
+        more = begin + 10 < len(events)
+        yield replace(response, events=part, fragment=more or response.fragment)
 
 
 def _message(response: Response) -> Any:
@@ -207,6 +217,8 @@ class FakeMembers:
     def __init__(self, *endpoints: str) -> None:
         self.endpoints: Sequence[str] = endpoints
         self.dials: list[str] = []
+        self.most_bytes = -1
+        """What a message may have at most; -1 = anything."""
         self.logins = 0
         self.token = ""
         self.tokens: list[str] = []
@@ -215,7 +227,11 @@ class FakeMembers:
     def dial(self, number: int) -> grpc.Channel:
         self.dials.append(self.endpoints[number])
         return grpc.insecure_channel(
-            self.endpoints[number], (("grpc.use_local_subchannel_pool", 1),)
+            self.endpoints[number],
+            (
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.max_receive_message_length", self.most_bytes),
+            ),
         )
 
     def metadata(self, number: int, timeout_seconds: float) -> Metadata:

@@ -68,14 +68,13 @@ def commit(fake: FakeEtcd, key: bytes = b"k", value: bytes = b"v") -> int:
     return revision
 
 
-def test_it_follows_and_asks_for_fragments_and_a_leader(etcd: FakeEtcd) -> None:
+def test_S6_it_follows_and_requires_a_leader(etcd: FakeEtcd) -> None:
     with watching(etcd) as watch:
         assert list(watch.next(0)) == []
         for number in range(3):
             last = commit(etcd, b"k%d" % number)
             assert until(watch, last) == etcd.history.changes(0)[number:]
         (create,) = etcd.watches
-        assert create.fragment
         assert (create.key, create.range_end) == (b"/la/kv/", b"/la/meta0")
         assert etcd.required_leader == [True]
         assert watch.restarts == 0
@@ -428,6 +427,34 @@ def test_S8_fragments_are_merged_and_a_stream_cut_between_them_is_resumed(
     etcd.scripts += [cut, parts]
     with watching(etcd) as watch:
         assert until(watch, later.number) == history.changes(0)
+
+
+def test_S8_what_is_larger_than_a_message_may_be_comes_in_fragments(
+    etcd: FakeEtcd, history: History
+) -> None:
+    for n in range(3):
+        history.commit(*(Put(b"%d/%d" % (n, i), b"x" * 1_000) for i in range(70)))
+    members = FakeMembers(etcd.endpoint)
+    members.most_bytes = 100_000
+    with over(members, 0, etcd) as watch:
+        assert until(watch, history.now) == history.changes(0)
+        assert [create.fragment for create in etcd.watches] == [False, True]
+
+
+def test_S8_a_backlog_that_takes_long_is_waited_for_longer_each_time(
+    etcd: FakeEtcd, history: History
+) -> None:
+    history.commit(Put(b"k", b""))
+
+    def slow(fake: FakeEtcd, start: int) -> Iterator[Response]:
+        yield Response(ETCD, fake.history.now, created=True)
+        time.sleep(3.5 * QUICK.answer_seconds)
+        yield from fake.follow(start)
+
+    etcd.scripts += [slow] * 9
+    with watching(etcd) as watch:
+        assert until(watch, history.now) == history.changes(0)
+        assert 1 <= watch.restarts < 9
 
 
 def test_a_seal_is_told_and_a_new_life_is_history_gone(etcd: FakeEtcd) -> None:
