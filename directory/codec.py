@@ -17,7 +17,7 @@ from kdir.v1 import entry_pb2, policies_pb2, scan_pb2, watch_pb2
 
 from directory.messages import entry_of, fill_policies, message_of, policies_of
 from directory.namespace.command import Change
-from directory.namespace.entry import Entry, Policies, etag_of
+from directory.namespace.entry import NO_POLICIES, Entry, Policies, etag_of
 from directory.namespace.snapshot import Node
 from resolver.errors import Internal, InvalidArgument
 
@@ -33,6 +33,8 @@ __all__ = [
 
 _KIND_TAG: Final = itemgetter(9)
 _TOPIC_TAG: Final = 0x2A
+_POLICIES_TAG: Final = 0x42
+"""Where this byte is nowhere in a record, there are no policies in it."""
 
 
 class _Heads(dict[int, bytes]):
@@ -66,6 +68,16 @@ class ProtoCodec:
 
     def decode(self, record: bytes) -> Entry:
         return _decode(record)
+
+    def policies(self, record: bytes) -> Policies:
+        if _POLICIES_TAG not in record:
+            return NO_POLICIES
+        message = _parsed(record)
+        return (
+            policies_of(message.policies, stored=True)
+            if message.HasField("policies")
+            else NO_POLICIES
+        )
 
     def look_like_topics(self, records: Sequence[bytes]) -> bool:
         # Fields are in order: the tag of entry_id and its eight bytes, then the tag of the kind.

@@ -245,6 +245,7 @@ class Children:
             revision=snapshot.revision, incarnation=snapshot.incarnation
         )
         message.levels.extend(facts.inherited_levels(snapshot))
+        message.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
         relative = mount_path.below(view.position.mount)
         for length in range(len(relative)):
             directory_id = snapshot.find_directory(relative[:length])

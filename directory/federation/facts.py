@@ -10,11 +10,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kdir.v1 import federation_pb2
+from kdir.v1 import federation_pb2, policies_pb2
 
 from directory.codec import policies_from_proto, policies_to_proto
+from directory.messages import policies_of
 from directory.namespace import keys
 from directory.namespace.entry import Directory, Policies
+from directory.namespace.policies import Level
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write
 from resolver.path import Path
@@ -25,6 +27,7 @@ __all__ = [
     "Heard",
     "Position",
     "TableRow",
+    "ancestors",
     "bare",
     "below_rows",
     "below_writes",
@@ -34,6 +37,7 @@ __all__ = [
     "heard_of",
     "heard_write",
     "inherited_levels",
+    "inherited_origins",
     "inherited_policies",
     "inherited_writes",
     "level_of",
@@ -266,6 +270,41 @@ def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
 def inherited_policies(snapshot: Snapshot) -> list[Policies]:
     """The policies of those levels."""
     return [policies_from_proto(level.policies) for level in inherited_levels(snapshot)]
+
+
+def inherited_origins(snapshot: Snapshot) -> list[Level]:
+    """Those levels, with who set what."""
+    return [
+        Level(level.path, policies_of(level.policies, stored=True))
+        for level in inherited_levels(snapshot)
+    ]
+
+
+def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosition]:
+    """The words of the ancestors that this builds on, nearest first, each with its age."""
+    value = snapshot.fact(_INHERITED)
+    parent = snapshot.fact(keys.PARENT)
+    if value is None or parent is None:
+        return []
+    at_ms, body = _unstamped(value)
+    inherited = federation_pb2.Inherited.FromString(body)
+    welcome = federation_pb2.Welcome.FromString(_unstamped(parent)[1])
+    heard = heard_of(snapshot)
+    confirmed_ms = max(at_ms, heard.at_ms) if heard is not None else at_ms
+    age_seconds = max(0, now_ms - confirmed_ms) / 1000
+    nearest = policies_pb2.AncestorPosition(
+        cluster_id=welcome.parent_cluster_id,
+        incarnation=inherited.incarnation,
+        revision=inherited.revision,
+        age_seconds=age_seconds,
+    )
+    further = []
+    for one in inherited.ancestors:
+        position = policies_pb2.AncestorPosition()
+        position.CopyFrom(one)
+        position.age_seconds += age_seconds
+        further.append(position)
+    return [nearest, *further]
 
 
 def inherited_writes(

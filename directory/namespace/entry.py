@@ -217,6 +217,9 @@ class Codec(Protocol):
             ValueError: the bytes are not a record of ours.
         """
 
+    def policies(self, record: bytes) -> Policies:
+        """The policies of a topic's record: ``NO_POLICIES`` itself, and at once, for most."""
+
     def look_like_topics(self, records: Sequence[bytes]) -> bool:
         """Whether all of these are topics' records by their first bytes: so cheap that a load can
         ask it of a million. If not, ``physical_names`` says which are.

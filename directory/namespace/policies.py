@@ -5,18 +5,32 @@ What comes from above the mount is handed in as one more, outermost level (DESIG
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from directory.namespace.entry import NO_POLICIES, Policies, Stamp
+from directory.namespace.entry import NO_POLICIES, Directory, Policies, Stamp
 
 if TYPE_CHECKING:
     from directory.namespace.snapshot import Snapshot
+    from resolver.path import Path
 
-__all__ = ["effective", "inherit", "levels_of", "set_fields", "settled", "stamped"]
+__all__ = [
+    "Explained",
+    "Level",
+    "Origin",
+    "effective",
+    "explain",
+    "inherit",
+    "levels_of",
+    "path_levels",
+    "set_fields",
+    "settled",
+    "stamped",
+    "topics_that_inherit",
+]
 
 _FIELDS: Final = tuple(one.name for one in fields(Policies) if one.name != "stamps")
 _MAPS: Final = frozenset(
@@ -85,6 +99,88 @@ def settled(policies: Policies) -> Policies:
     if not changed:
         return policies
     return Policies(**{name: changed.get(name, getattr(policies, name)) for name in _FIELDS})
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What one entry sets; ``path`` is where it is, canonical."""
+
+    path: str
+    policies: Policies
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A value that a level sets."""
+
+    value: object
+    path: str
+    stamp: Stamp | None
+    """Who set it; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One effective value: who says so, and whom that overrides, nearest first."""
+
+    field: str
+    """As in ``set_fields``."""
+    origin: Origin
+    overrides: tuple[Origin, ...]
+
+
+def explain(levels: Sequence[Level]) -> tuple[Explained, ...]:
+    """Each effective value of the last of the levels, outermost first, by field. A key that was
+    cleared has none, and overrides what lies beyond it for those who set it again.
+    """
+    found: dict[str, list[Origin]] = {}
+    for level in reversed(levels):
+        for name, value in set_fields(level.policies).items():
+            origin = Origin(value, level.path, level.policies.stamps.get(name))
+            found.setdefault(name, []).append(origin)
+    return tuple(
+        Explained(name, origins[0], tuple(one for one in origins[1:] if one.value is not None))
+        for name, origins in sorted(found.items())
+        if origins[0].value is not None
+    )
+
+
+def path_levels(snapshot: Snapshot, mount: Path, directory_id: int) -> list[Level]:
+    """The levels of a directory and of those above it within the mount, outermost first; only those
+    that set something.
+    """
+    levels: list[Level] = []
+    node = snapshot.node(directory_id)
+    while node is not None:
+        if node.directory.policies != NO_POLICIES:
+            relative = snapshot.path_of(node.entry_id)
+            if relative is not None:
+                levels.append(Level(str(mount.join(relative)), node.directory.policies))
+        node = snapshot.node(node.parent_id) if node.parent_id else None
+    levels.reverse()
+    return levels
+
+
+def topics_that_inherit(snapshot: Snapshot, directory_id: int, names: frozenset[str]) -> int:
+    """How many topics below a directory, within the cluster, take one of these fields from it: no
+    nearer level sets it. ``names`` are as in ``set_fields``.
+    """
+    codec, count = snapshot.codec, 0
+    waiting = [(directory_id, names)]
+    while waiting:
+        at, open_names = waiting.pop()
+        node = snapshot.node(at)
+        if node is None:
+            continue
+        for record in node.topics.values():
+            own = codec.policies(record)
+            count += own is NO_POLICIES or not open_names <= set_fields(own).keys()
+        for container in node.containers.values():
+            if isinstance(container, Directory):
+                left = open_names - set_fields(container.policies).keys()
+                if left:
+                    waiting.append((container.entry_id, left))
+    return count
 
 
 def levels_of(snapshot: Snapshot, directory_id: int) -> list[Policies]:

@@ -146,6 +146,7 @@ class Answers:
         if entry.HasField("policies") and entry.HasField("topic"):
             # Field by field, map key by map key: protobuf's merge is the inheritance rule.
             resolution.effective.MergeFrom(entry.policies)
+            resolution.effective.ClearField("stamps")
 
     def inherited(self, directory_id: int) -> policies_pb2.Policies | None:
         """The effective policies of a directory; None where nobody set anything."""

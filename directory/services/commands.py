@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
-from kdir.v1 import directory_pb2, entry_pb2
+from kdir.v1 import directory_pb2, entry_pb2, policies_pb2
 
 from directory.codec import entry_from_proto, policies_from_proto
 from directory.namespace.command import (
@@ -22,7 +22,7 @@ from directory.namespace.entry import Directory, Link, LinkMode, LinkWrites, Mou
 from resolver.errors import InvalidArgument
 from resolver.path import Path
 
-__all__ = ["create_command", "update_command"]
+__all__ = ["create_command", "policy_changes", "update_command"]
 
 E = TypeVar("E", bound=IntEnum)
 _MAPS: Final = ("topic_config", "producer_defaults", "consumer_defaults", "tags", "manage")
@@ -90,6 +90,26 @@ def update_command(request: directory_pb2.UpdateEntryRequest, path: Path, **comm
     policies = policies_from_proto(request.entry.policies)
     changes = {field: _value(field, request.entry, policies) for field in request.update_mask.paths}
     return UpdateEntry(path=path, changes=changes, etag=request.etag, **common)
+
+
+def policy_changes(fields: Iterable[str], message: policies_pb2.Policies) -> Mapping[str, object]:
+    """The changes of policies that a mask names, as ``UpdateEntry`` has them. The mask's paths are
+    those of an update, such as ``policies.owner``.
+
+    Raises:
+        InvalidArgument: a path that is no policy's, or a value that is wrong.
+    """
+    policies = policies_from_proto(message)
+    changes: dict[str, object] = {}
+    for field in fields:
+        group, _, rest = field.partition(".")
+        if group != "policies":
+            raise InvalidArgument(
+                f"what_if_mask: found {field!r}; policies, such as policies.owner, would be right",
+                field="what_if_mask",
+            )
+        changes[field] = _policy(rest, policies) if rest else policies
+    return changes
 
 
 def _value(field: str, entry: entry_pb2.Entry, policies: Policies) -> object:

@@ -19,6 +19,7 @@ from directory.services.admin import AdminService
 from directory.services.entries import DirectoryService
 from directory.services.federation import FederationService
 from directory.services.hosting import Hosting
+from directory.services.policies import PolicyService
 from directory.services.resolve import ResolveService
 from directory.services.rpc import generic_handler
 from directory.services.scan import ScanService
@@ -77,6 +78,7 @@ class DirectoryServer:
             WatchService(self._hosting),
             FederationService(self._hosting),
             ScanService(self._hosting),
+            PolicyService(self._hosting),
             AdminService(self._hosting),
         )
         seconds = self._limits.call_seconds

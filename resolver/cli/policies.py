@@ -12,7 +12,7 @@ from resolver.cli.parser import UsageError
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2, policies_pb2
 
-__all__ = ["KEYS_HELP", "Field", "assign", "field_of", "flatten", "forget"]
+__all__ = ["KEYS_HELP", "Field", "assign", "field_of", "flatten", "forget", "key_of"]
 
 KEYS_HELP: Final = """\
 Keys: owner, contact, description, read_only, partitions and replication_factor (of new topics),
@@ -183,6 +183,8 @@ def _config(field: Field, value: str, verb: str) -> str:
 def flatten(policies: policies_pb2.Policies) -> Iterator[tuple[str, str | None]]:
     """Each field that is set, by the key that ``set`` takes; None for a key that is cleared."""
     for field, value in policies.ListFields():
+        if field.name == "stamps":
+            continue
         if field.message_type is None or not field.message_type.GetOptions().map_entry:
             yield field.name, _shown(value)
             continue
@@ -191,6 +193,14 @@ def flatten(policies: policies_pb2.Policies) -> Iterator[tuple[str, str | None]]
             cleared = not isinstance(one, bool) and one.cleared
             shown = None if cleared else _shown(one) if isinstance(one, bool) else one.value
             yield _key(field.name, key), shown
+
+
+def key_of(field: str) -> str:
+    """The key that ``set`` takes, of a field as the contract names it: ``topic_config[flush.ms]``
+    is ``flush.ms``.
+    """
+    name, bracket, key = field.partition("[")
+    return _key(name, key.removesuffix("]")) if bracket else name
 
 
 def _key(name: str, key: str) -> str:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from resolver.cli import units
-from resolver.cli.output import Column, Styled, Table
+from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.policies import KEYS_HELP, Field, assign, flatten, forget
+from resolver.cli.policies import KEYS_HELP, Field, assign, forget, key_of
 from resolver.cli.session import place
 from resolver.cli.writing import ENTRY_FORMATS, PLAN, show_entry
-from resolver.errors import Absent, KdirError
 
 if TYPE_CHECKING:
-    from kdir.v1 import entry_pb2
+    from kdir.v1 import entry_pb2, policies_pb2
 
+    from resolver.cli.output import Output
     from resolver.cli.session import Session
-    from resolver.location import TopicLocation
+    from resolver.path import Path
 
 __all__ = ["VERBS"]
 
@@ -75,104 +75,86 @@ def _update(
 # -- effective -----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Value:
-    """One effective value; ``levels`` are the values and the paths that set them, nearest first."""
-
-    key: str
-    value: str
-    levels: list[tuple[str, str]] = field(default_factory=list)
-
-
 def _effective(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import entry_pb2, policies_pb2
+
     where = place(arguments.one("PATH"))
-    found = session.resolver.resolve(where.path, prefer=where.prefer)
-    if found.kind not in {"topic", "directory"}:
-        raise UsageError(f"{where} is a {found.kind}", verb="effective")
-    values = _values(found)
-    _attribute(session, found, values)
-    observed = found.entry.topic.observed_config if found.kind == "topic" else None
-    table = Table(session.out, _COLUMNS if observed is not None else _COLUMNS[:-1])
-    rows: list[Sequence[str | Styled]] = []
-    for one in values:
-        set_at, overrides = (one.levels[0][1], one.levels[1:]) if one.levels else ("?", [])
-        if session.out.structured:
-            session.out.record(
-                {
-                    "field": one.key,
-                    "value": one.value,
-                    "set_at": set_at,
-                    "overrides": [{"value": value, "set_at": at} for value, at in overrides],
-                }
-            )
-            continue
-        shown = units.retention if session.out.human and one.key.endswith(".ms") else str
-        own = session.out.human and set_at == found.path
-        row: list[str | Styled] = [
-            one.key,
-            shown(one.value) or '""',
-            "." if own else set_at,
-            ", ".join(f"{shown(value)} at {at}" for value, at in overrides) or "-",
-        ]
-        if observed is not None:
-            row.append(_in_kafka(one, observed, shown))
-        rows.append(row)
-    table.rows(rows)
-    return 0
+    request = policies_pb2.GetEffectivePoliciesRequest(
+        path=str(where.path), directory=where.kind == "ENTRY_KIND_DIRECTORY"
+    )
+    changes = arguments.many("if")
+    if changes:
+        entry = entry_pb2.Entry()
+        masks = [assign(entry, text, "effective").mask for text in changes]
+        for mask in masks:
+            if not mask.startswith("policies."):
+                raise UsageError(f"--if is for policies; {mask} is none", verb="effective")
+        request.what_if.CopyFrom(entry.policies)
+        request.what_if_mask.paths.extend(dict.fromkeys(masks))
+    answer: policies_pb2.GetEffectivePoliciesResponse = session.resolver.call(
+        where.path, "PolicyService.GetEffectivePolicies", request
+    )
+    values = [one for one in answer.values if not arguments.flag("diff") or _differs(one)]
+    out = session.out
+    if out.structured:
+        for one in values:
+            out.record(plain(one))
+    else:
+        in_kafka = any(one.HasField("kafka_value") for one in answer.values)
+        table = Table(out, _COLUMNS if in_kafka else _COLUMNS[:-1])
+        table.rows([_row(out, one, where.path, in_kafka=in_kafka) for one in values])
+    for ancestor in answer.ancestors[:1]:
+        age = units.age(ancestor.age_seconds)
+        out.note(f"inherited as of revision {ancestor.revision} of the parent, {age} old", "faint")
+    if changes:
+        topics = units.plural(answer.topics_changed, "topic")
+        out.note(f"nothing was changed; another value would hold for {topics} of this cluster")
+    return _EXIT_DIFFERENT if arguments.flag("diff") and values else 0
 
 
-_COLUMNS: Final = [
-    Column("FIELD"), Column("VALUE"), Column("SET AT"), Column("OVERRIDES"), Column("KAFKA"),
-]  # fmt: skip
+def _row(
+    out: Output, one: policies_pb2.EffectiveValue, path: Path, *, in_kafka: bool
+) -> list[str | Styled]:
+    key = key_of(one.field)
+    shown = units.retention if out.human and key.endswith(".ms") else str
+    row: list[str | Styled] = [
+        key,
+        shown(one.value) or '""',
+        "." if out.human and one.set_at == str(path) else one.set_at,
+        one.set_by or "-",
+        _age(out, one),
+        ", ".join(f"{shown(other.value)} at {other.set_at}" for other in one.overrides) or "-",
+    ]
+    if in_kafka:
+        row.append(_in_kafka(one, shown))
+    return row
 
 
-def _values(found: TopicLocation) -> list[_Value]:
-    effective = found.effective
-    if effective is None:
-        return []
-    return [_Value(key, value) for key, value in flatten(effective) if value is not None]
+def _age(out: Output, one: policies_pb2.EffectiveValue) -> str:
+    if not one.HasField("set_time"):
+        return "-"
+    if not out.human:
+        return str(one.set_time.ToJsonString())
+    return units.age(time.time() - one.set_time.seconds)
 
 
-def _attribute(session: Session, found: TopicLocation, values: Sequence[_Value]) -> None:
-    """Find out which entry set each value: ask for all the directories above at once."""
-    from resolver.path import Path
-
-    path = Path.parse(found.path)
-    above = [Path(path.segments[:length]) for length in range(len(path) - 1, -1, -1)]
-    levels: list[tuple[str, entry_pb2.Entry]] = [(found.path, found.entry)]
-    if found.kind == "topic" or not path.is_root:
-        asked = session.resolver.resolve_many(above, prefer="directory")
-        for directory, answer in zip(above, asked, strict=True):
-            if isinstance(answer, KdirError):
-                if not isinstance(answer, Absent):
-                    session.missing(f"not asked: {directory}: {answer}")
-            else:
-                levels.append((answer.path, answer.entry))
-    by_key = {one.key: one for one in values}
-    for at, entry in levels:
-        for key, value in flatten(entry.policies):
-            if key in by_key and value is not None:
-                by_key[key].levels.append((value, at))
-    for one in values:
-        # What the owner says holds; a level that says otherwise is newer than its word.
-        while one.levels and one.levels[0][0] != one.value:
-            one.levels.pop(0)
+def _differs(one: policies_pb2.EffectiveValue) -> bool:
+    return one.HasField("kafka_value") and one.kafka_value != one.value
 
 
-def _in_kafka(
-    one: _Value, observed: Mapping[str, str], shown: Callable[[str], str]
-) -> str | Styled:
-    if not one.key.startswith("config.") and "." not in one.key:
+def _in_kafka(one: policies_pb2.EffectiveValue, shown: Callable[[str], str]) -> str | Styled:
+    if not one.HasField("kafka_value"):
         return "n/a"
-    key = one.key.removeprefix("config.")
-    if one.key.startswith(("producer.", "consumer.", "tags.", "manage.")):
-        return "n/a"
-    found = observed.get(key)
-    if found == one.value:
+    if not _differs(one):
         return "="
-    return Styled(shown(found) if found is not None else "default", "warn")
+    return Styled(shown(one.kafka_value) if one.kafka_value else "default", "warn")
 
 
+_EXIT_DIFFERENT: Final = 5
+_COLUMNS: Final = [
+    Column("FIELD"), Column("VALUE"), Column("SET AT"), Column("BY"), Column("AGE"),
+    Column("OVERRIDES"), Column("KAFKA"),
+]  # fmt: skip
 _ETAG: Final = Option(("--etag",), "only if the entry is still as stat -o json showed it", "ETAG")
 _PATH: Final = Argument("PATH", "of a directory or topic", completes="path")
 
@@ -222,12 +204,29 @@ VERBS: Final = (
         summary="what holds for an entry, and which directory says so",
         run=_effective,
         details=(
-            "Each policy with its value, the path that set it (. = the entry itself) and what it\n"
-            "overrides. For a topic, KAFKA is what Kafka had at the last look: = the same,\n"
-            "else its value, or default for its own default. n/a is none of Kafka's."
+            "Each policy with its value, the path that set it (. = the entry itself), by whom and\n"
+            "when, and what it overrides. For a topic, KAFKA is what Kafka had at the last look:\n"
+            "= the same, else its value, or default for its own default. n/a is none of Kafka's.\n"
+            "With --diff only what Kafka has otherwise, and exit code 5 where there is any."
         ),
         arguments=(_PATH,),
+        options=(
+            Option(
+                ("--if",),
+                "what if this were set here; nothing is changed",
+                "KEY=VALUE",
+                repeated=True,
+            ),
+            Option(("--diff",), "only what Kafka has otherwise"),
+        ),
         formats=ENTRY_FORMATS[:3],
-        examples=(("kdir effective /la/tracking/orders", "why is its retention what it is?"),),
+        examples=(
+            ("kdir effective /la/tracking/orders", "why is its retention what it is?"),
+            (
+                "kdir effective /la/tracking --if retention.ms=7d",
+                "how many would see it",
+            ),
+            ("kdir effective --diff /la/tracking/orders", "where Kafka disagrees"),
+        ),
     ),
 )

@@ -141,16 +141,18 @@ class AncestorPosition(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., age_seconds: _Optional[float] = ...) -> None: ...
 
 class GetEffectivePoliciesRequest(_message.Message):
-    __slots__ = ("path", "what_if", "what_if_mask", "token")
+    __slots__ = ("path", "what_if", "what_if_mask", "token", "directory")
     PATH_FIELD_NUMBER: _ClassVar[int]
     WHAT_IF_FIELD_NUMBER: _ClassVar[int]
     WHAT_IF_MASK_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     path: str
     what_if: Policies
     what_if_mask: _field_mask_pb2.FieldMask
     token: str
-    def __init__(self, path: _Optional[str] = ..., what_if: _Optional[_Union[Policies, _Mapping]] = ..., what_if_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
+    directory: bool
+    def __init__(self, path: _Optional[str] = ..., what_if: _Optional[_Union[Policies, _Mapping]] = ..., what_if_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., token: _Optional[str] = ..., directory: _Optional[bool] = ...) -> None: ...
 
 class GetEffectivePoliciesResponse(_message.Message):
     __slots__ = ("values", "ancestors", "topics_changed", "token")

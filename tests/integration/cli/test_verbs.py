@@ -229,8 +229,14 @@ def test_mkdir_set_effective_unset(kdir: Kdir) -> None:
     kdir.run("set #/ads owner=ads retention.ms=7d tags.tier=2")
     kdir.run("set #/ads/us owner=us")
     rows = {line.split("\t")[0]: line.split("\t") for line in kdir.lines("effective #/ads/us")}
-    assert rows["owner"][1:] == ["us", f"{kdir.mount}/ads/us", f"ads at {kdir.mount}/ads"]
-    assert rows["retention.ms"][1:] == ["604800000", f"{kdir.mount}/ads", "-"]
+    owner, retention = rows["owner"], rows["retention.ms"]
+    assert owner[1:4] == ["us", f"{kdir.mount}/ads/us", "-"]
+    assert owner[4].startswith("20")  # when: in full where nobody looks on
+    assert owner[5] == f"ads at {kdir.mount}/ads"
+    assert (retention[1:3], retention[5]) == (["604800000", f"{kdir.mount}/ads"], "-")
+    what_if = kdir.run("effective #/ads --if owner=x")
+    assert "another value would hold for 0 topics" in what_if.stderr
+    assert "owner\tx" in what_if.stdout
     shown = next(line for line in kdir.lines("ls -l #/ads") if "us/" in line)
     assert shown.split("\t")[4:6] == ["604800000 ^", "us"]
     kdir.run("unset #/ads/us owner")

@@ -1,0 +1,177 @@
+"""PolicyService: what holds for an entry, who says so, and what a change would do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from kdir.v1 import policies_pb2
+
+from directory.cluster import Cluster
+from directory.federation import facts
+from directory.federation.federation import unix_ms
+from directory.namespace.entry import Directory, Kind, Policies, Stamp, Topic
+from directory.namespace.fields import apply_changes
+from directory.namespace.lookup import (
+    DirectoryAt,
+    LinkAt,
+    Missing,
+    MountAt,
+    TopicAt,
+    Unreadable,
+    lookup,
+)
+from directory.namespace.policies import (
+    Explained,
+    Level,
+    explain,
+    path_levels,
+    set_fields,
+    topics_that_inherit,
+)
+from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.topic_configs import same_value
+from directory.services.call import Call
+from directory.services.commands import policy_changes
+from directory.services.hosting import Hosting
+from directory.services.rpc import Handler, Service
+from resolver.errors import Absent, Internal, NotAuthoritative
+from resolver.path import Path
+from resolver.token import Token
+
+__all__ = ["PolicyService"]
+
+
+class PolicyService(Service):
+    """Effective settings of one cluster's entries."""
+
+    descriptor = policies_pb2.DESCRIPTOR.services_by_name["PolicyService"]
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {"GetEffectivePolicies": self.get_effective_policies}
+
+    def get_effective_policies(
+        self, request: policies_pb2.GetEffectivePoliciesRequest, call: Call
+    ) -> policies_pb2.GetEffectivePoliciesResponse:
+        """Each value that holds at a path: who set it where and when, and what it overrides."""
+        path = Path.parse(request.path)
+        cluster = self._hosting.pick(path)
+        cluster.check_mounted()
+        if not cluster.mount.is_prefix_of(path):
+            raise NotAuthoritative(
+                f"{path} is not below {cluster.mount}, where cluster {cluster.config.cluster} "
+                f"hangs; resolve it first",
+                path=path,
+                mount=cluster.mount,
+            )
+        snapshot = self._hosting.read(cluster, request.token, call)
+        prefer = Kind.DIRECTORY if request.directory else None
+        node, entry = _found(cluster, snapshot, path, prefer)
+        token = Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision)
+        response = policies_pb2.GetEffectivePoliciesResponse(token=str(token))
+        own = entry.policies
+        if request.what_if_mask.paths:
+            changes = policy_changes(request.what_if_mask.paths, request.what_if)
+            changed = apply_changes(entry, changes)
+            assert isinstance(changed, Directory | Topic)  # noqa: S101 - the kind stays
+            response.topics_changed = _topics_changed(snapshot, node, entry, changed.policies)
+            own = replace(changed.policies, stamps=_kept(changed.policies, entry.policies))
+        levels = facts.inherited_origins(snapshot)
+        levels += path_levels(snapshot, cluster.mount, node.entry_id)
+        if isinstance(entry, Directory):
+            levels = [level for level in levels if level.path != str(path)]
+        levels.append(Level(str(path), own))
+        observed = _observed(entry) if isinstance(entry, Topic) else {}
+        for one in explain(levels):
+            response.values.append(_value(one, observed))
+        response.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
+        return response
+
+
+def _found(
+    cluster: Cluster, snapshot: Snapshot, path: Path, prefer: Kind | None
+) -> tuple[Node, Directory | Topic]:
+    """The directory at the path, or the one that holds the topic; and the entry itself."""
+    found = lookup(snapshot, path.segments[len(cluster.mount) :], prefer)
+    match found:
+        case TopicAt(parent_id=parent_id):
+            node, topic = snapshot.node(parent_id), snapshot.topic(parent_id, path.segments[-1])
+            assert node is not None  # noqa: S101 - it holds the topic
+            assert topic is not None  # noqa: S101 - it was found
+            return node, topic
+        case DirectoryAt(node=node):
+            return node, node.directory
+        case Missing(nearest=nearest):
+            raise Absent(f"{path} does not exist", path=path, nearest=cluster.mount.join(nearest))
+        case Unreadable(reason=reason):
+            raise Internal(f"the record of {path} cannot be read: {reason}; see kdir doctor")
+        case LinkAt() | MountAt():
+            raise NotAuthoritative(
+                f"{path} lies beyond a mount or link of cluster {cluster.config.cluster}; resolve "
+                f"it first",
+                path=path,
+            )
+        case _:
+            assert_never(found)
+
+
+def _kept(after: Policies, before: Policies) -> Mapping[str, Stamp]:
+    """Who set what the change leaves as it is."""
+    old, now = set_fields(before), set_fields(after)
+    return {
+        name: stamp
+        for name, stamp in before.stamps.items()
+        if name in now and now[name] == old.get(name)
+    }
+
+
+def _topics_changed(
+    snapshot: Snapshot, node: Node, entry: Directory | Topic, after: Policies
+) -> int:
+    old, now = set_fields(entry.policies), set_fields(after)
+    changed = {
+        name
+        for name in old.keys() | now.keys()
+        if (name in old, old.get(name)) != (name in now, now.get(name))
+    }
+    if not changed:
+        return 0
+    if isinstance(entry, Topic):
+        return 1
+    return topics_that_inherit(snapshot, node.entry_id, frozenset(changed))
+
+
+def _observed(topic: Topic) -> Mapping[str, str]:
+    """What Kafka had at the last look, by the fields it has a say in."""
+    found = {f"topic_config[{key}]": value for key, value in topic.observed_config.items()}
+    found["partitions"] = str(topic.partitions) if topic.partitions else ""
+    found["replication_factor"] = str(topic.replication_factor) if topic.replication_factor else ""
+    return found
+
+
+def _value(one: Explained, observed: Mapping[str, str]) -> policies_pb2.EffectiveValue:
+    value = policies_pb2.EffectiveValue(
+        field=one.field,
+        value=_text(one.origin.value),
+        set_at=one.origin.path,
+        overrides=[
+            policies_pb2.OverriddenValue(value=_text(origin.value), set_at=origin.path)
+            for origin in one.overrides
+        ],
+    )
+    if one.origin.stamp is not None:
+        value.set_by = one.origin.stamp.by
+        value.set_time.FromMilliseconds(one.origin.stamp.at_ms)
+    if observed and one.field.startswith(("topic_config[", "partitions", "replication_factor")):
+        found = observed.get(one.field, "")
+        same = same_value(one.field.removeprefix("topic_config[")[:-1], value.value, found)
+        value.kafka_value = value.value if same else found
+    return value
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,125 @@
+"""Effective policies on running servers: across mounts, with who, when, and what would change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kdir.v1 import entry_pb2, policies_pb2, policies_pb2_grpc
+
+from resolver.errors import Absent, InvalidArgument, NotAuthoritative
+from tests.federation import Federation, Server, eventually
+
+Values = Mapping[str, policies_pb2.EffectiveValue]
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    with Federation(tmp_path) as made:
+        made.start("/")
+        yield made
+
+
+def ask(server: Server, path: str, **fields: Any) -> policies_pb2.GetEffectivePoliciesResponse:
+    answer: policies_pb2.GetEffectivePoliciesResponse = server.ask(
+        policies_pb2_grpc.PolicyServiceStub,
+        "GetEffectivePolicies",
+        policies_pb2.GetEffectivePoliciesRequest(path=path, **fields),
+    )
+    return answer
+
+
+def values(answer: policies_pb2.GetEffectivePoliciesResponse) -> Values:
+    return {one.field: one for one in answer.values}
+
+
+def put(server: Server, path: str, *cleared: str, **settings: Any) -> None:
+    """Set policies by name; topic configs as ``retention_ms``."""
+    entry, mask = entry_pb2.Entry(), []
+    for name, value in settings.items():
+        if name.endswith("_ms"):
+            key = name.replace("_", ".")
+            entry.policies.topic_config[key].value = value
+            mask.append(f"policies.topic_config.{key}")
+        else:
+            setattr(entry.policies, name, value)
+            mask.append(f"policies.{name}")
+    for key in cleared:
+        entry.policies.topic_config[key].cleared = True
+        mask.append(f"policies.topic_config.{key}")
+    server.entries("UpdateEntry", path=path, entry=entry, update_mask={"paths": mask})
+
+
+def test_each_value_says_where_it_comes_from_across_mounts(federation: Federation) -> None:
+    root = federation["/"]
+    la = federation.join("/la", "/")
+    tracking = federation.join("/la/tracking", "/la")
+    tracking.mkdir("/la/tracking/search")
+    put(root, "/", owner="root", retention_ms="1000", flush_ms="1")
+    put(la, "/la", "flush.ms", owner="la")
+    put(tracking, "/la/tracking/search", retention_ms="5")
+
+    def arrived() -> Values:
+        found = values(ask(tracking, "/la/tracking/search"))
+        assert found["owner"].value == "la"
+        assert "topic_config[flush.ms]" not in found
+        return found
+
+    found = eventually(arrived)
+    assert found["owner"].set_at == "/la"
+    assert [(one.value, one.set_at) for one in found["owner"].overrides] == [("root", "/")]
+    retention = found["topic_config[retention.ms]"]
+    assert (retention.value, retention.set_at) == ("5", "/la/tracking/search")
+    assert [(one.value, one.set_at) for one in retention.overrides] == [("1000", "/")]
+    assert retention.set_time.seconds > 1_700_000_000
+    assert not retention.HasField("kafka_value")
+
+    answer = ask(tracking, "/la/tracking/search")
+    assert [one.cluster_id for one in answer.ancestors] == [la.cluster_id, root.cluster_id]
+    assert all(one.incarnation and one.revision for one in answer.ancestors)
+    # With every ancestor away, and after a restart, the same holds; its age says how old it is.
+    root.kill()
+    la.kill()
+    tracking.restart()
+    again = eventually(lambda: ask(tracking, "/la/tracking/search"))
+    assert values(again) == found
+    eventually(lambda: ask(tracking, "/la/tracking/search").ancestors[0].age_seconds > 1)
+
+
+def test_what_a_change_would_do_is_said_and_not_done(federation: Federation) -> None:
+    root = federation["/"]
+    for path in ("/a/b/c", "/a/d"):
+        root.mkdir(path)
+    put(root, "/a/d", retention_ms="7")
+    what_if = policies_pb2.Policies()
+    what_if.topic_config["retention.ms"].value = "9"
+    answer = ask(
+        root,
+        "/a",
+        what_if=what_if,
+        what_if_mask={"paths": ["policies.topic_config.retention.ms"]},
+    )
+    assert values(answer)["topic_config[retention.ms]"].value == "9"
+    assert values(answer)["topic_config[retention.ms]"].set_at == "/a"
+    assert not values(answer)["topic_config[retention.ms]"].HasField("set_time")
+    assert answer.topics_changed == 0
+    assert values(ask(root, "/a")) == {}
+    what_if.topic_config["retention.ms"].value = "soon"
+    mask = {"paths": ["policies.topic_config.retention.ms"]}
+    with pytest.raises(InvalidArgument, match=r"retention\.ms: found 'soon'"):
+        ask(root, "/a", what_if=what_if, what_if_mask=mask)
+    with pytest.raises(InvalidArgument, match="what_if_mask"):
+        ask(root, "/a", what_if_mask={"paths": ["link.targets"]})
+
+
+def test_only_the_owner_says(federation: Federation) -> None:
+    root = federation["/"]
+    la = federation.join("/la", "/")
+    with pytest.raises(Absent):
+        ask(root, "/nothing")
+    with pytest.raises(NotAuthoritative):
+        ask(root, "/la/x")
+    with pytest.raises(NotAuthoritative):
+        ask(la, "/ny")
