@@ -25,13 +25,6 @@ from tests.federation import Server, eventually
 Start = Callable[..., Server]
 
 
-@pytest.fixture(autouse=True)
-def _no_settings_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    monkeypatch.delenv("KDIR_AT", raising=False)
-
-
 @pytest.fixture(params=["sqlite", "etcd"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a store for one test, of each kind."""
@@ -57,7 +50,10 @@ def finalize(server: Server, level: int = 0) -> admin_pb2.FinalizeFeaturesRespon
 
 
 def kdir(server: Server, line: str) -> Ran:
-    return run(["--at", server.address, *line.split()])
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME"):  # nobody's own settings
+            patch.setenv(name, str(server.directory / name))
+        return run(["--at", server.address, *line.split()])
 
 
 def migrate(store: str, target: Path) -> subprocess.CompletedProcess[str]:
