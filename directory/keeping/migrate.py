@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from directory.features import SEALING, refuse_unfinalised
-from directory.keeping.contents import Census
 from directory.keeping.restore import Refused
-from directory.keeping.rows import Row, digest_of, fill_whole, holds_cluster, rows_of
+from directory.keeping.rows import NotAsFilled, Row, fill_whole, holds_cluster, rows_of
 from directory.keeping.servers import live_levels, stored_level
 from directory.store.addresses import describe_address, find_identity, open_store
 from directory.store.base import FILLED_FROM, MOVED_TO, Identity, Incompatible, Store
@@ -173,7 +172,7 @@ def migrate(one: Migration, tell: Callable[[str], None] = lambda _: None) -> Ide
     """Does what is left to do; the target's identity in its new life.
 
     Raises:
-        Refused: something came into the target meanwhile; the target is not what was put in.
+        Refused: something came into the target meanwhile; the target does not hold what was put in.
         StoreAway, Incompatible: the same again goes on.
     """
     with ExitStack() as opened:
@@ -197,20 +196,11 @@ def migrate(one: Migration, tell: Callable[[str], None] = lambda _: None) -> Ide
 
 
 def _copy(source: Store, target: Store, tell: Callable[[str], None]) -> None:
-    census = Census()
-
-    def counted() -> Iterator[Row]:
-        for key, value in _all_rows(source):
-            census.add(key, value)
-            yield key, value
-
     tell(f"filling {target.describe()}")
-    fill_whole(target, counted())
-    tell(f"comparing {census}")
-    if digest_of(_all_rows(target)) != digest_of(_all_rows(source)):
-        raise Refused(
-            f"{target.describe()} does not hold what was put in; say it again, or --abort"
-        )
+    try:
+        fill_whole(target, _all_rows(source))
+    except NotAsFilled as reason:
+        raise Refused(f"{reason}; {source.describe()} is sealed: --abort opens it again") from None
 
 
 def abort(one: Migration, tell: Callable[[str], None] = lambda _: None) -> Identity:

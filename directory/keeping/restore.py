@@ -17,7 +17,14 @@ from kdir.v1 import admin_pb2
 
 from directory.features import FEATURE_LEVEL
 from directory.keeping.contents import Census, Losses, Paths, losses
-from directory.keeping.rows import Row, digest_of, fill_whole, holds_cluster, rows_of
+from directory.keeping.rows import (
+    NotAsFilled,
+    Row,
+    digest_of,
+    fill_whole,
+    holds_cluster,
+    rows_of,
+)
 from directory.keeping.servers import live_servers
 from directory.store.addresses import describe_address, find_identity, open_store
 from directory.store.base import FILLED_FROM, Identity, Incompatible, Store
@@ -218,12 +225,10 @@ def restore(plan: RestorePlan, tell: Callable[[str], None] = lambda _: None) -> 
             store.unseal()
             raise Refused("something came into the store meanwhile; look again")
         tell(f"filling {store.describe()}")
-        fill_whole(store, backup.rows())
-        tell("comparing")
-        if digest_of(_all_rows(store)) != backup.digest:
-            raise Refused(
-                f"{store.describe()} does not hold what was put in; it stays sealed, say it again"
-            )
+        try:
+            fill_whole(store, backup.rows())
+        except NotAsFilled as reason:
+            raise Refused(f"{reason}; the store stays sealed until it is filled") from None
         return store.unseal()
     finally:
         store.close()

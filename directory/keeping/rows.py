@@ -12,11 +12,21 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from directory.namespace.keys import MEMBER, ROLE
+from kdir.v1 import watch_pb2
+
+from directory.namespace.keys import EVENT, MEMBER, ROLE
 from directory.store.base import Loading, Store
 from directory.store.events import FLOOR_KEY
 
-__all__ = ["Row", "digest_of", "fill_whole", "holds_cluster", "merged", "rows_of"]
+__all__ = [
+    "NotAsFilled",
+    "Row",
+    "digest_of",
+    "fill_whole",
+    "holds_cluster",
+    "merged",
+    "rows_of",
+]
 
 _OF_PROCESSES: Final = (MEMBER, ROLE)
 
@@ -35,14 +45,31 @@ def rows_of(loading: Loading) -> Iterator[Sequence[Row]]:
             yield kept
 
 
+class _Digest:
+    """Of rows as they go by."""
+
+    def __init__(self) -> None:
+        self._sha256: Final = hashlib.sha256()
+
+    def of(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The rows themselves."""
+        for key, value in rows:
+            if key != FLOOR_KEY:
+                self._sha256.update(b"%d %d " % (len(key), len(value)))
+                self._sha256.update(key)
+                self._sha256.update(value)
+            yield key, value
+
+    def digest(self) -> bytes:
+        """Of all that went by."""
+        return self._sha256.digest()
+
+
 def digest_of(rows: Iterable[Row]) -> bytes:
     """The same for the same rows in the same order, but for what another store makes anew."""
-    digest = hashlib.sha256()
-    for key, value in rows:
-        if key != FLOOR_KEY:
-            digest.update(b"%d %d " % (len(key), len(value)))
-            digest.update(key)
-            digest.update(value)
+    digest = _Digest()
+    for _ in digest.of(rows):
+        pass
     return digest.digest()
 
 
@@ -59,17 +86,56 @@ def holds_cluster(store: Store) -> bool:
     return found
 
 
-def fill_whole(store: Store, rows: Iterable[Row]) -> int:
-    """Puts these rows, in key order, and nothing else into a store that is sealed to be filled.
+def fill_whole(store: Store, rows: Iterable[Row]) -> None:
+    """Puts these rows, in key order, and nothing else into a store that is sealed to be filled, and
+    reads them back.
 
     Raises:
-        StoreAway, ValueError: see ``Store.fill``.
+        NotAsFilled: it does not hold what was put in, or cannot.
+        StoreAway
     """
     store.clear()
-    filled = store.fill(row for row in rows if row[0] != FLOOR_KEY)
-    # What came is read back page by page, but no watch can resume before this.
-    floor = store.load((FLOOR_KEY,)).revision
-    return filled + store.fill([(FLOOR_KEY, b"%d" % floor)])
+    put = _Digest()
+    try:
+        store.fill(put.of(_fitting(rows, store.limits.max_bytes)))
+        # What came is read back page by page, but no watch can resume before this.
+        floor = store.load((FLOOR_KEY,)).revision
+        store.fill([(FLOOR_KEY, b"%d" % floor)])
+    except ValueError as error:
+        raise NotAsFilled(f"{store.describe()} cannot hold it: {error}") from error
+    if digest_of(row for page in rows_of(store.load()) for row in page) != put.digest():
+        raise NotAsFilled(f"{store.describe()} does not hold what was put in")
+
+
+class NotAsFilled(Exception):
+    """A store that was filled is not what it was filled with: why, for people."""
+
+
+def _fitting(rows: Iterable[Row], max_bytes: int) -> Iterator[Row]:
+    """What goes into a store whose rows are bounded otherwise: the events of one large commit may
+    be more than one row there.
+    """
+    for key, value in rows:
+        if key == FLOOR_KEY:
+            continue
+        if not key.startswith(EVENT) or len(key) + len(value) <= max_bytes:
+            yield key, value
+            continue
+        for number, part in enumerate(_parted(value, max_bytes // 2)):
+            yield b"%b-%06x" % (key, number), part  # right after it in the order of keys
+
+
+def _parted(value: bytes, most: int) -> Iterator[bytes]:
+    part = watch_pb2.WatchResponse()
+    size = 0
+    for event in watch_pb2.WatchResponse.FromString(value).events:
+        length = event.ByteSize()
+        if size and size + length > most:
+            yield part.SerializeToString()
+            part, size = watch_pb2.WatchResponse(), 0
+        part.events.append(event)
+        size += length + 8
+    yield part.SerializeToString()
 
 
 def merged(
