@@ -20,6 +20,7 @@ from directory.config import ServerConfig
 from directory.features import FEATURE_LEVEL
 from directory.federation import facts
 from directory.federation.children import Children
+from directory.federation.facts import inherited_origins
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.history import History
@@ -83,6 +84,7 @@ class Cluster:
             self.replica,
             codec,
             lambda: self.federation.mount,
+            above=inherited_origins,
             allow=lambda writes: self.members.allow(writes),  # noqa: PLW0108 - made below
         )
         self.members = Members(

@@ -20,6 +20,7 @@ from directory.namespace.command import Command, Context, Plan
 from directory.namespace.entry import Codec
 from directory.namespace.keys import event_key, request_key
 from directory.namespace.plan import plan
+from directory.namespace.policies import Level
 from directory.namespace.snapshot import Snapshot
 from directory.request_record import RequestRecord, fingerprint_of
 from directory.store.base import (
@@ -96,6 +97,7 @@ class Writer:
         codec: Codec,
         mount: Callable[[], Path],
         *,
+        above: Callable[[Snapshot], Sequence[Level]] = lambda _: (),
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         allow: Callable[[Sequence[Write]], None] = lambda _: None,
@@ -105,6 +107,7 @@ class Writer:
         self._replica: Final = replica
         self._codec: Final = codec
         self._mount: Final = mount
+        self._above: Final = above
         self._clock: Final = clock
         self._now_ms: Final = now_ms
         self._counting: Final = threading.Lock()
@@ -169,6 +172,7 @@ class Writer:
                 new_id=_new_id,
                 deletes_in_kafka=deletes_in_kafka,
                 creates_in_kafka=creates_in_kafka,
+                above=self._above(snapshot),
             )
             try:
                 planned = plan(snapshot, self._mount(), command, context)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
+from directory.federation.facts import inherited_policies
 from directory.kafka import walk
 from directory.kafka.commits import Commits
 from directory.kafka.compare import Recorded, show_id
@@ -210,7 +211,8 @@ class Provisioner:
     def _wish(self, one: Recorded) -> Wish:
         snapshot = self.latest()
         place = walk.place_of(snapshot, self.mount, one)
-        return wish_of(one.topic, levels_of(snapshot, place[0]) if place else ())
+        above = inherited_policies(snapshot)
+        return wish_of(one.topic, [*above, *levels_of(snapshot, place[0])] if place else above)
 
     def _entry(self, one: Recorded) -> Topic | None:
         """The entry as it stands now; None = it is gone or elsewhere."""

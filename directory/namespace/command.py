@@ -8,7 +8,7 @@ guard does not hold, it plans again on a newer snapshot.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -22,6 +22,7 @@ from directory.namespace.entry import (
     Policies,
     Provision,
 )
+from directory.namespace.policies import Level
 from directory.store.base import Guard, Limits, Write
 from resolver.path import Path
 
@@ -79,6 +80,8 @@ class Context:
     """Whether removing an entry removes Kafka's topic too (ceiling or policy ``delete``)."""
     creates_in_kafka: bool = False
     """Whether new topics may be made in Kafka (ceiling or policy ``create``)."""
+    above: Sequence[Level] = ()
+    """What the ancestors above the mount set, outermost first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

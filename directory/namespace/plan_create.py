@@ -124,7 +124,7 @@ def _wished_topic(
         name = command.physical_name
     else:
         name = physical.free_name(base, draft.names)
-    defaults = rules.inherited(draft.snapshot, parent)
+    defaults = rules.inherited(draft, parent)
     own = command.policies
     return Topic(
         entry_id=draft.fresh_id(),

@@ -1,6 +1,7 @@
 """What the policies of a directory forbid below it: changes where it is read-only, too many topics.
 
-Refuses to know what comes from above the mount; that joins with policies across mounts.
+What the ancestors above the mount set counts like one more directory above the root; a quota of
+theirs binds each cluster by itself (DESIGN §6).
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ def path_of(draft: Draft, node: Node) -> Path:
     return Path((*draft.mount.segments, *(relative or ())))
 
 
-def inherited(snapshot: Snapshot, node: Node) -> Policies:
-    """What holds directly in a directory, as far as this cluster says."""
-    return effective(levels_of(snapshot, node.entry_id))
+def inherited(draft: Draft, node: Node) -> Policies:
+    """What holds directly in a directory."""
+    above = [level.policies for level in draft.context.above]
+    return effective([*above, *levels_of(draft.snapshot, node.entry_id)])
 
 
 def check_writable(draft: Draft, node: Node, own: Policies | None = None) -> None:
@@ -58,6 +60,11 @@ def check_writable(draft: Draft, node: Node, own: Policies | None = None) -> Non
             path = path_of(draft, above)
             raise ReadOnly(f"{path} is read-only", path=path)
         if read_only is not None:
+            return
+    for level in reversed(draft.context.above):
+        if level.policies.read_only:
+            raise ReadOnly(f"{level.path} is read-only", path=level.path)
+        if level.policies.read_only is not None:
             return
 
 
@@ -84,15 +91,26 @@ def check_room(
             continue
         draft.expect_nothing_newer(directory_range(node.entry_id))
         have = _user_topics(draft.snapshot, above) + arriving.get(above.entry_id, 0)
-        if have + more > limit:
-            path = path_of(draft, above)
-            raise QuotaExceeded(
-                f"{path} allows {limit:,} topics below it, has {have:,}, and has no room for "
-                f"{more:,} more",
-                path=path,
-                limit=limit,
-                have=have,
-            )
+        _check_room(path_of(draft, above), limit, have, more)
+    if ROOT_ID in unless:
+        return
+    for level in reversed(draft.context.above):
+        if level.policies.max_topics is not None:
+            draft.expect_nothing_newer(directory_range(node.entry_id))
+            have = _user_topics(draft.snapshot, draft.snapshot.root) + arriving.get(ROOT_ID, 0)
+            where = f"{level.path} (of each cluster below it, so of {draft.mount} too)"
+            _check_room(where, level.policies.max_topics, have, more)
+
+
+def _check_room(where: object, limit: int, have: int, more: int) -> None:
+    if have + more > limit:
+        raise QuotaExceeded(
+            f"{where} allows {limit:,} topics below it, has {have:,}, and has no room for "
+            f"{more:,} more",
+            path=where,
+            limit=limit,
+            have=have,
+        )
 
 
 def _user_topics(snapshot: Snapshot, node: Node) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kdir.v1 import entry_pb2, policies_pb2, policies_pb2_grpc
 
-from resolver.errors import Absent, InvalidArgument, NotAuthoritative
+from resolver.errors import Absent, InvalidArgument, NotAuthoritative, ReadOnly
 from tests.federation import Federation, Server, eventually
 
 Values = Mapping[str, policies_pb2.EffectiveValue]
@@ -86,6 +86,18 @@ def test_each_value_says_where_it_comes_from_across_mounts(federation: Federatio
     again = eventually(lambda: ask(tracking, "/la/tracking/search"))
     assert values(again) == found
     eventually(lambda: ask(tracking, "/la/tracking/search").ancestors[0].age_seconds > 1)
+
+
+def test_what_is_set_above_a_mount_binds_what_is_made_below_it(federation: Federation) -> None:
+    root = federation["/"]
+    la = federation.join("/la", "/")
+    la.mkdir("/la/x")
+    put(root, "/", read_only=True)
+    eventually(lambda: "read_only" in values(ask(la, "/la")))
+    with pytest.raises(ReadOnly, match=r"/ is read-only"):
+        la.mkdir("/la/y")
+    put(la, "/la/x", read_only=False)  # nearer, and so it holds
+    la.mkdir("/la/x/y")
 
 
 def test_what_a_change_would_do_is_said_and_not_done(federation: Federation) -> None:
