@@ -170,9 +170,9 @@ def _server(sheet: _Sheet, server: DirectoryServer) -> None:
         sheet.spread("kdir_rpc_duration_seconds", histogram, at, method, code)
     open_now, ended = server.metrics.streams()
     for method, count in open_now.items():
-        sheet.put("kdir_rpc_streams", count, at, method)
+        sheet.put("kdir_rpc_open_streams", count, at, method)
     for (method, code), count in ended.items():
         sheet.put("kdir_rpc_streams_total", count, at, method, code)
-    sheet.put("kdir_rpc_streams_limit", server.limits.streams, at)
+    sheet.put("kdir_rpc_open_streams_limit", server.limits.streams, at)
     sheet.put("kdir_rpc_waiting_calls", server.waiting_reads, at, "reads")
     sheet.put("kdir_rpc_waiting_calls", server.waiting_writes, at, "writes")

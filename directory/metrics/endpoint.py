@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["MetricsEndpoint"]
 
 _log = logging.getLogger(__name__)
-_DAWDLE_SECONDS: Final = 10.0
-_AT_ONCE: Final = 8
+_DAWDLE_SECONDS: Final = 5.0
+_AT_ONCE: Final = 16
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -76,6 +76,7 @@ class _Server(ThreadingMixIn, TCPServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
 
     def __init__(
         self, place: tuple[str, int], registry: CollectorRegistry, clusters: Sequence[Cluster]

@@ -88,8 +88,8 @@ METRICS: Final = (
     # -- calls --------------------------------------------------------------------------------
     Metric("kdir_rpc_duration_seconds", "histogram", "Calls with one answer, inside.", _RPC),
     Metric("kdir_rpc_streams_total", "counter", "Streams that ended.", _RPC),
-    Metric("kdir_rpc_streams", "gauge", "Open streams.", ("listen", "method")),
-    Metric("kdir_rpc_streams_limit", "gauge", "Streams at a time, at most.", ("listen",)),
+    Metric("kdir_rpc_open_streams", "gauge", "Open streams.", ("listen", "method")),
+    Metric("kdir_rpc_open_streams_limit", "gauge", "Streams at a time, at most.", ("listen",)),
     Metric(
         "kdir_rpc_waiting_calls",
         "gauge",
