@@ -78,7 +78,9 @@ class Cluster:
         codec = ProtoCodec()
         self.replica = Replica(store, codec)
         self.history = History(self.replica, store, queue_events=config.limits.watch_queue)
-        self.federation = Federation(self.replica, config.mount, config.parent)
+        self.federation = Federation(
+            self.replica, config.mount, config.parent, server_id=self.server_id
+        )
         self.writer = Writer(
             store,
             self.replica,

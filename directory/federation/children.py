@@ -20,7 +20,7 @@ from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.namespace.entry import NO_POLICIES, Mount
 from directory.namespace.keys import ENTRY
-from directory.store.base import NothingNewer, StoreAway, Write
+from directory.store.base import KeyIs, NothingNewer, Put, Remove, StoreAway, Write
 from directory.store.replica import Replica
 from directory.writer import Writer
 from resolver.errors import (
@@ -50,6 +50,8 @@ class _Session:
     topic_count: int = 0
     news: threading.Event = field(default_factory=threading.Event)
     ended: bool = False
+    link: Put | None = None
+    """What the store was told of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Children:
         self._cluster_id = member.cluster_id
         self._cluster = member.cluster
         self._endpoints = member.endpoints
+        self._server_id = member.server_id
         self._heartbeat_seconds = member.heartbeat_seconds
         self._clock = clock
         self._lock = threading.Lock()
@@ -182,7 +185,9 @@ class Children:
             before.ended = True
             before.news.set()
         self._federation.heard(hello.cluster_id, hello.topic_count, linked=True)
-        self._keep(facts.child_writes(self._replica.snapshot, hello, unix_ms()))
+        link = facts.link_write(hello.cluster_id, self._server_id, hello.topic_count)
+        self._keep((link, *facts.child_writes(self._replica.snapshot, hello, unix_ms())))
+        session.link = link
         self._federation.changed()
 
     def _end(self, session: _Session) -> None:
@@ -193,7 +198,18 @@ class Children:
                 return
             del self._sessions[session.hello.cluster_id]
         self._federation.heard(session.hello.cluster_id, session.topic_count, linked=False)
+        self._forget_link(session)
         self._federation.changed()
+
+    def _forget_link(self, session: _Session) -> None:
+        link = session.link
+        if link is not None:
+            try:
+                self._writer.put_facts((Remove(link.key),), (KeyIs(link.key, link.value),))
+            except (KdirError, StoreAway) as error:
+                # Another server has the link by now; or the store is away, and this one will be
+                # heard of again, or be gone.
+                _log.debug("the link of child %s is not forgotten: %s", link.key, error)
 
     def _tell(
         self, session: _Session, welcome: federation_pb2.Welcome

@@ -25,6 +25,7 @@ __all__ = [
     "HEARD_KEY",
     "UNMOUNTED_KEY",
     "Heard",
+    "LinkedChild",
     "Position",
     "TableRow",
     "ancestors",
@@ -41,6 +42,8 @@ __all__ = [
     "inherited_policies",
     "inherited_writes",
     "level_of",
+    "link_of",
+    "link_write",
     "position_of",
     "table_rows",
     "table_writes",
@@ -52,6 +55,7 @@ HEARD_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
 _INHERITED: Final = b"f/inherited"
 _BELOW: Final = b"f/below/"
+_LINKS: Final = b"f/linked/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +226,29 @@ def child_writes(snapshot: Snapshot, hello: federation_pb2.Hello, now_ms: int) -
     return (Put(keys.child_key(hello.cluster_id), _stamped(now_ms, body)),)
 
 
+@dataclass(frozen=True, slots=True)
+class LinkedChild:
+    """A server of this cluster holds the link to a child, if that server lives."""
+
+    server_id: str
+    topic_count: int
+    """When the link began."""
+
+
+def link_of(snapshot: Snapshot, cluster_id: str) -> LinkedChild | None:
+    """Who holds the link to a child, as far as was kept; None: nobody does."""
+    value = snapshot.fact(_LINKS + cluster_id.encode())
+    if value is None:
+        return None
+    count, body = _unstamped(value)
+    return LinkedChild(body.decode(), count)
+
+
+def link_write(cluster_id: str, server_id: str, topic_count: int) -> Put:
+    """Records who holds the link to a child, for the cluster's other servers."""
+    return Put(_LINKS + cluster_id.encode(), _stamped(topic_count, server_id.encode()))
+
+
 def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
     """The mounts below a child, as it last told."""
     value = snapshot.fact(_BELOW + cluster_id.encode())
@@ -253,7 +280,7 @@ def forget_writes(snapshot: Snapshot, mounted: Collection[str]) -> tuple[Write, 
     """Removes what clusters told that are mounted no more; ``mounted`` are those that are."""
     return tuple(
         Remove(key)
-        for prefix in (keys.CHILD, _BELOW)
+        for prefix in (keys.CHILD, _BELOW, _LINKS)
         for key, _ in snapshot.facts(prefix)
         if key.removeprefix(prefix).decode() not in mounted
     )

@@ -18,7 +18,7 @@ from directory.federation.facts import Position, TableRow
 from directory.federation.mount_table import MountTable
 from directory.federation.referral import Direction, NoWay, Refer, outside, towards
 from directory.namespace.entry import Mount
-from directory.namespace.keys import ENTRY
+from directory.namespace.keys import ENTRY, member_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.replica import Applied, Replica
 from resolver.path import Path
@@ -86,7 +86,9 @@ class Federation:
         configured_mount: Path,
         parent: tuple[str, ...],
         clock_ms: Callable[[], int] = unix_ms,
+        server_id: str = "",
     ) -> None:
+        self._server_id = server_id
         self._replica = replica
         self._configured_mount = configured_mount
         self._parent = parent
@@ -230,8 +232,17 @@ class Federation:
                 heard.pop(cluster_id, None)
 
     def live(self, cluster_id: str) -> LiveChild | None:
-        """How a child is doing, as far as this server heard itself."""
-        return self._live.get(cluster_id)
+        """How a child is doing, as this server hears itself, or as another one that lives does."""
+        own = self._live.get(cluster_id)
+        if own is not None and own.linked:
+            return own
+        snapshot = self._replica.snapshot
+        link = facts.link_of(snapshot, cluster_id)
+        if link is None or link.server_id == self._server_id:
+            return own
+        if snapshot.fact(member_key(link.server_id)) is None:
+            return own  # it died with its links
+        return LiveChild(link.topic_count, linked=True, heard_ms=self._clock_ms())
 
     def has_met(self, cluster_id: str) -> bool:
         """Whether the child has ever linked to a server of this cluster."""
@@ -247,7 +258,7 @@ class Federation:
             heard = (table[one.mount] for table in told if one.mount in table)
             same = (row for row in heard if row.row.cluster_id == one.row.cluster_id)
             return next(same, one)
-        live = self._live.get(one.row.cluster_id)
+        live = self.live(one.row.cluster_id)
         if live is None:
             return one
         row = federation_pb2.MountRow()

@@ -12,6 +12,7 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/parent                                        what the parent last said (kdir.v1.Welcome …)
     f/mount/<mount path>                            a row of the mount table handed down
     f/child/<cluster id>                            what a child last told
+    f/linked/<cluster id>                           the server that holds this child's link
     f/below/<cluster id>                            the mounts below a child, as it last told
     f/inherited                                     what ancestors above the mount set
     f/unmounted                                     why this cluster must not serve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kdir.v1 import admin_pb2
+from kdir.v1 import admin_pb2, entry_pb2
 
 from resolver import Resolver
 from tests.federation import Server, eventually
@@ -87,6 +87,24 @@ def test_a_parent_knows_every_server_of_a_child_and_misses_none_that_dies(start:
     eventually(lambda: referred(root, "/la/x") == [other.address])
     holder.start()
     eventually(lambda: referred(root, "/la/x") == sorted([holder.address, other.address]))
+
+
+def test_every_server_of_a_parent_says_that_a_child_is_linked_or_away(start: Start) -> None:
+    one, two = start("/", "root-1"), start("/", "root-2")
+    (child,) = joined(start, [one, two], 1)
+    for root in (one, two):
+        eventually(lambda at=root: mount_state(at) == entry_pb2.MOUNT_STATE_LINKED)  # type: ignore[misc]
+        assert linked(root, "/la")
+    child.kill()
+    for root in (one, two):
+        eventually(lambda at=root: mount_state(at) == entry_pb2.MOUNT_STATE_AWAY)  # type: ignore[misc]
+    child.start()
+    for root in (one, two):
+        eventually(lambda at=root: mount_state(at) == entry_pb2.MOUNT_STATE_LINKED)  # type: ignore[misc]
+
+
+def mount_state(server: Server) -> int:
+    return int(server.entries("GetEntry", path="/la").entry.mount.state)
 
 
 def test_a_server_that_ends_in_order_is_no_longer_referred_to(start: Start) -> None:
