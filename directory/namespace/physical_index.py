@@ -10,7 +10,7 @@ import threading
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Final, NamedTuple
 
 import immutables
@@ -29,6 +29,8 @@ _HASH: Final = 0x3FFF_FFFF
 _TABLE: Final = 65_536
 """So many names a table: one that fits the processor's cache is sorted in half the time."""
 _MOST_TABLES: Final = 16
+_PIECE: Final = 1_000
+"""So many records are read in about a millisecond, and others can do nothing meanwhile."""
 _LOOSE: Final = 4096
 """So many new names are no reason for a new base, however small the old one is."""
 
@@ -70,9 +72,12 @@ class PhysicalIndex:
         for table in self._base.tables():
             yield from table.at(unified)
 
-    def prepare(self) -> None:
-        """Makes now what the first question would have to wait for: some two seconds a million."""
-        self._base.tables()
+    def prepare(self, give_way: Callable[[], object] = lambda: None) -> None:
+        """Makes now what the first question would have to wait for: some two seconds a million.
+
+        ``give_way`` is called every millisecond or so, until somebody has asked and waits.
+        """
+        self._base.prepare(give_way)
 
     @property
     def all_read(self) -> bool:
@@ -115,24 +120,43 @@ class _Table(NamedTuple):
     parents: array[int]
     names: tuple[str, ...]
 
-    @classmethod
-    def of(cls, physical: list[str], parents: list[int], names: list[str]) -> _Table:
-        # One text of all names, unified at once: a fifth of the cost of one by one.
-        unified = unify("\n".join(physical)).split("\n")
-        hashes = [hash(one) & _HASH for one in unified]
-        order = sorted(range(len(hashes)), key=hashes.__getitem__)
-        return cls(
-            array("I", map(hashes.__getitem__, order)),
-            array("Q", map(parents.__getitem__, order)),
-            tuple(map(names.__getitem__, order)),
-        )
-
     def at(self, unified: str) -> Iterator[Place]:
         wanted = hash(unified) & _HASH
         index = bisect_left(self.hashes, wanted)
         while index < len(self.hashes) and self.hashes[index] == wanted:
             yield Place(self.parents[index], self.names[index])
             index += 1
+
+
+class _Growing:
+    """A table that is being made, in steps of a millisecond or two."""
+
+    def __init__(self) -> None:
+        self.parents: list[int] = []
+        self.names: list[str] = []
+        self._hashes: list[int] = []
+        self._order: list[int] = []
+
+    def add(self, parent_id: int, names: list[str], physical: list[str]) -> None:
+        """Topics of one directory."""
+        begin = len(self.names)
+        self.names += names
+        self.parents += repeat(parent_id, len(names))
+        # One text of all names, unified at once: a fifth of the cost of one by one.
+        unified = unify("\n".join(physical)).split("\n") if physical else ()
+        self._hashes += [hash(one) & _HASH for one in unified]
+        # Sorted pieces are merged in a third of the time, when the interpreter can do nothing else.
+        self._order += sorted(range(begin, len(self.names)), key=self._hashes.__getitem__)
+
+    def table(self, give_way: Callable[[], object]) -> _Table:
+        """The table of all that was added."""
+        order = self._order
+        order.sort(key=self._hashes.__getitem__)
+        give_way()
+        hashes = array("I", map(self._hashes.__getitem__, order))
+        parents = array("Q", map(self.parents.__getitem__, order))
+        give_way()
+        return _Table(hashes, parents, tuple(map(self.names.__getitem__, order)))
 
 
 class _Base:
@@ -145,6 +169,7 @@ class _Base:
         # Dropped when read: it holds on to a tree that the world may have left behind.
         self._topics: Callable[[], TopicsByDirectory] | None = topics
         self._made: tuple[_Table, ...] | None = None
+        self._urgent = False
         self._lock: Final = threading.Lock()
 
     @property
@@ -155,39 +180,51 @@ class _Base:
     def tables(self) -> tuple[_Table, ...]:
         made = self._made
         if made is None:
-            # Many may ask at once, right after a load; the work is for one.
-            with self._lock:
-                made = self._made
-                if made is None:
-                    made = self._made = tuple(self._make())
-                    self._topics = None
+            self._urgent = True
+            made = self._make_once(lambda: None)
         return made
 
-    def _make(self) -> Iterator[_Table]:
-        enough = max(_TABLE, self.size // _MOST_TABLES)
-        physical: list[str] = []
-        parents: list[int] = []
-        names: list[str] = []
-        for parent_id, topics in self._topics() if self._topics is not None else ():
-            for name, found in self._readable(parent_id, topics):
-                names.append(name)
-                physical.append(found)
-            parents += repeat(parent_id, len(names) - len(parents))
-            if len(names) >= enough:
-                yield _Table.of(physical, parents, names)
-                physical, parents, names = [], [], []
-        if names:
-            yield _Table.of(physical, parents, names)
+    def prepare(self, give_way: Callable[[], object]) -> None:
+        """Makes the tables, slowly while nobody waits for them."""
+        self._make_once(lambda: None if self._urgent else give_way())
 
-    def _readable(self, parent_id: int, topics: SortedMap[str, bytes]) -> Iterator[tuple[str, str]]:
-        records = list(topics.values())
-        for name, found, record in zip(
-            topics, self._codec.physical_names(records), records, strict=True
-        ):
-            if found is None:
+    def _make_once(self, give_way: Callable[[], object]) -> tuple[_Table, ...]:
+        # Many may ask at once, right after a load; the work is for one.
+        with self._lock:
+            made = self._made
+            if made is None:
+                made = self._made = tuple(self._make(give_way))
+                self._topics = None
+        return made
+
+    def _make(self, give_way: Callable[[], object]) -> Iterator[_Table]:
+        enough = max(_TABLE, self.size // _MOST_TABLES)
+        growing = _Growing()
+        for parent_id, topics in self._topics() if self._topics is not None else ():
+            left = iter(topics.items())
+            while piece := list(islice(left, _PIECE)):
+                growing.add(parent_id, *self._readable(parent_id, piece))
+                give_way()
+                if len(growing.names) >= enough:
+                    yield growing.table(give_way)
+                    growing = _Growing()
+        if growing.names:
+            yield growing.table(give_way)
+
+    def _readable(
+        self, parent_id: int, piece: list[tuple[str, bytes]]
+    ) -> tuple[list[str], list[str]]:
+        """Names and physical names."""
+        names: list[str] = []
+        physical: list[str] = []
+        found = self._codec.physical_names([record for _, record in piece])
+        for (name, record), one in zip(piece, found, strict=True):
+            if one is None:
                 self.unreadable[Place(parent_id, name)] = why_no_topic(self._codec, record)
             else:
-                yield name, found
+                names.append(name)
+                physical.append(one)
+        return names, physical
 
 
 def why_no_topic(codec: Codec, record: bytes) -> str:

@@ -6,7 +6,7 @@ what resolves: what lies below ``DELETED_ID`` has no path and is in no count but
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from directory.namespace import applying, loading
@@ -193,11 +193,13 @@ class Snapshot:
         """
         return tuple(sorted({found for found, _ in self._named_like(physical_name)}))
 
-    def index_physical_names(self) -> None:
+    def index_physical_names(self, give_way: Callable[[], object] = lambda: None) -> None:
         """Makes now what the first ``locate`` after a load would have to wait for: some two seconds
         a million topics. It also reads every record, so that ``quarantined`` is complete.
+
+        ``give_way`` is called every millisecond or so, to let others work, until somebody waits.
         """
-        self._tree.physical.prepare()
+        self._tree.physical.prepare(give_way)
 
     @property
     def all_read(self) -> bool:

@@ -238,6 +238,10 @@ class Loading(Protocol):
 class Watch(Protocol):
     """Follows the store from one revision on. Used by one thread; ``close`` by any."""
 
+    @property
+    def restarts(self) -> int:
+        """How often it had to connect anew, and went on where it was."""
+
     def next(self, timeout_seconds: float) -> Sequence[Changes]:
         """The next revisions, in order, without gap or repeat; empty when none came in time. An
         empty answer also says that the store was there at some moment of the wait.

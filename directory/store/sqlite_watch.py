@@ -48,6 +48,8 @@ class News:
 class SqliteWatch:
     """See ``directory.store.base.Watch``."""
 
+    restarts = 0  # a file has no connection that breaks
+
     def __init__(
         self,
         file: DatabaseFile,

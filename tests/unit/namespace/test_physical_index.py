@@ -54,6 +54,29 @@ def test_a_load_reads_no_physical_name_and_many_askers_read_them_once() -> None:
     assert codec.read <= again + 2
 
 
+def test_it_gives_way_until_somebody_waits_for_it() -> None:
+    codec = CountingCodec()
+    snapshot = Snapshot.load(codec, "i", 1, [[row(codec, number) for number in range(40_000)]])
+    pauses = 0
+    asker = threading.Thread(target=snapshot.locate, args=("flat.7",))
+
+    def give_way() -> None:
+        nonlocal pauses
+        pauses += 1
+        if pauses == 5:
+            asker.start()
+            while not snapshot._tree.physical._base._urgent:
+                threading.Event().wait(0.001)
+
+    snapshot.index_physical_names(give_way)
+    asker.join()
+    assert pauses == 5
+    assert codec.read <= 40_000 + 4
+    located = snapshot.locate("flat.39999")
+    assert located is not None
+    assert located.name == "t039999"
+
+
 def test_a_new_base_is_made_when_a_quarter_is_new() -> None:
     codec = CountingCodec()
     snapshot = Snapshot.load(codec, "i", 1, [[row(codec, number) for number in range(40_000)]])

@@ -5,8 +5,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from directory.store.base import (
     Changes,
@@ -24,6 +25,8 @@ from directory.store.base import (
     Transaction,
 )
 
+_ELSEWHERE = "the conformance suite has real stores for that"
+
 
 @dataclass
 class _Data:
@@ -33,7 +36,9 @@ class _Data:
 
 
 class ScriptedStore:
-    """All of ``Store`` but elections; ``away`` and the hooks are what tests turn."""
+    """All of ``Store`` but elections, announcements, seals; ``away`` and the hooks are what tests
+    turn.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -174,8 +179,26 @@ class ScriptedStore:
                     for key, (_, written) in self._data.rows.items()
                 )
 
-    def elect(self, role: str, candidate: str) -> None:
-        raise NotImplementedError("the conformance suite has real stores for that")
+    def elect(self, role: str, candidate: str) -> NoReturn:
+        raise NotImplementedError(_ELSEWHERE)
+
+    def announce(self, key: bytes, value: bytes, guards: Sequence[Guard] = ()) -> NoReturn:
+        raise NotImplementedError(_ELSEWHERE)
+
+    def sweep(self) -> NoReturn:
+        raise NotImplementedError(_ELSEWHERE)
+
+    def seal(self, why: str) -> NoReturn:
+        raise NotImplementedError(_ELSEWHERE)
+
+    def clear(self) -> NoReturn:
+        raise NotImplementedError(_ELSEWHERE)
+
+    def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> NoReturn:
+        raise NotImplementedError(_ELSEWHERE)
+
+    def unseal(self) -> NoReturn:
+        raise NotImplementedError(_ELSEWHERE)
 
     def describe(self) -> str:
         return "scripted://"
@@ -206,6 +229,7 @@ class _Watch:
         self._after = after
         self._commit_id = commit_id
         self._incarnation = store._incarnation
+        self.restarts = 0
         self.closed = False
 
     def verify(self) -> None:

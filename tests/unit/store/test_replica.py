@@ -13,7 +13,7 @@ from directory.codec import ProtoCodec
 from directory.namespace.entry import ROOT_ID, Directory, Kind
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Committed, Put, Remove, StoreAway, Transaction, Write
+from directory.store.base import Committed, Put, Remove, StoreAway, Transaction, Watch, Write
 from directory.store.replica import Applied, Replica, ReplicaState
 from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
 from tests.unit.store.scripted_store import ScriptedStore
@@ -220,6 +220,46 @@ def test_a_reload_that_fails_half_way_leaves_the_old_tree(store: ScriptedStore) 
         reader.join()
         assert failures >= 9
         assert set(seen) <= {40, 39}
+
+
+def eventually_watching(replica: Replica) -> Watch:
+    eventually(lambda: replica._watch is not None)
+    assert replica._watch is not None
+    return replica._watch
+
+
+def test_S2_reloads_and_restarts_of_the_watch_are_counted(store: ScriptedStore) -> None:
+    with replica_of(store) as replica:
+        replica.wait_for(0, 30)
+        assert (replica.reloads, replica.watch_restarts) == (0, 0)
+        watch = eventually_watching(replica)
+        setattr(watch, "restarts", 3)  # noqa: B010 - read-only to all but itself
+        assert replica.watch_restarts == 3
+        for number in range(2):
+            with store.in_one_breath():
+                commit(store, directory(f"d{number}", 10 + number))
+                store.forget_history()
+            eventually(lambda n=number: replica.reloads == n + 1)  # type: ignore[misc]
+        assert replica.watch_restarts == 3
+
+
+def test_S2_a_history_that_is_always_gone_does_not_keep_it_busy(store: ScriptedStore) -> None:
+    loads = 0
+
+    def forget() -> None:
+        nonlocal loads
+        loads += 1
+
+    store.before_load = forget
+    with replica_of(store) as replica:
+        replica.wait_for(0, 30)
+        began, time_began = loads, time.monotonic()
+        while time.monotonic() < time_began + 1.5:
+            with store.in_one_breath():
+                commit(store, directory("d", 10))
+                store.forget_history()
+            time.sleep(0.001)
+        assert loads - began < 30
 
 
 def test_S11_a_restore_begins_a_new_incarnation(store: ScriptedStore) -> None:
