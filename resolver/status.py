@@ -74,7 +74,8 @@ def to_status(
         error = errors.Internal("internal error; the request id finds it in the server's log")
     facts = _facts(error)
     if request_id:
-        facts["request_id"] = request_id
+        # REQUEST_ID_REUSED is about a request's own id, which is another thing.
+        facts.setdefault("request_id", request_id)
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts)
     detail = any_pb2.Any()
     detail.Pack(info)
