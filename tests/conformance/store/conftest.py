@@ -14,7 +14,14 @@ from tests.conformance.store.places import PLACES, Place
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place for a store, of each kind."""
     with ExitStack() as cleanup:
-        yield request.param(tmp_path, cleanup)
+        yield request.param.make(request, tmp_path, cleanup, alone=False)
+
+
+@pytest.fixture(params=PLACES, ids=lambda kind: kind.__name__)
+def restorable_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """One whose backup can be put back: nobody else has anything there."""
+    with ExitStack() as cleanup:
+        yield request.param.make(request, tmp_path, cleanup, alone=True)
 
 
 @pytest.fixture

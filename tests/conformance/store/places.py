@@ -1,17 +1,25 @@
 """Where stores live in tests: each kind knows how to open, back up, restore and forget history."""
 
+import secrets
 import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, Self
 
+import pytest
+
+from deploy.local.etcd import EtcdCluster
 from directory.store.addresses import open_store
 from directory.store.base import Put, Store, Transaction
+from directory.store.etcd.address import EtcdAddress
+from directory.store.etcd.connection import EtcdConnection
+from directory.store.etcd.generated import etcdrpc
 from directory.store.sqlite import SqliteStore, database_path
+from tests.conftest import SharedEtcd
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -20,6 +28,12 @@ class Place(Protocol):
     """A store's place: many stores, in many processes, may be open there at once."""
 
     address: str
+
+    @classmethod
+    def make(
+        cls, request: pytest.FixtureRequest, folder: Path, cleanup: ExitStack, *, alone: bool
+    ) -> Self:
+        """An empty one. ``alone``: on servers of its own, which can be restored."""
 
     def open(self, cluster: str = "la", cluster_id: str | None = None) -> Store:
         """A store there; closed by the fixture at the latest."""
@@ -43,6 +57,17 @@ class SqlitePlace:
         self._backup = folder / "backup.db"
         self._cleanup = cleanup
 
+    @classmethod
+    def make(
+        cls,
+        request: pytest.FixtureRequest,  # noqa: ARG003 - needs no servers
+        folder: Path,
+        cleanup: ExitStack,
+        *,
+        alone: bool,  # noqa: ARG003 - always is
+    ) -> Self:
+        return cls(folder, cleanup)
+
     def open(self, cluster: str = "la", cluster_id: str | None = None) -> Store:
         store = open_store(self.address, cluster, cluster_id)
         self._cleanup.callback(store.close)
@@ -64,7 +89,48 @@ class SqlitePlace:
         shutil.copyfile(self._backup, self.path)
 
 
-PLACES: Sequence[Callable[[Path, ExitStack], Place]] = [SqlitePlace]
+class EtcdPlace:
+    """A prefix of its own in an etcd of three members, shared or (``own``) not."""
+
+    def __init__(
+        self, etcd: SharedEtcd, folder: Path, cleanup: ExitStack, own: EtcdCluster | None
+    ) -> None:
+        self.address = etcd.address()
+        self._own = own
+        self._backup = folder / "snapshot.db"
+        self._cleanup = cleanup
+        self._connection = EtcdConnection(EtcdAddress.parse(self.address))
+        cleanup.callback(self._connection.close)
+
+    @classmethod
+    def make(
+        cls, request: pytest.FixtureRequest, folder: Path, cleanup: ExitStack, *, alone: bool
+    ) -> Self:
+        if not alone:
+            return cls(request.getfixturevalue("etcd_cluster"), folder, cleanup, None)
+        own = cleanup.enter_context(request.getfixturevalue("etcd_clusters")())
+        return cls(SharedEtcd(tuple(own.endpoints)), folder, cleanup, own)
+
+    def open(self, cluster: str = "la", cluster_id: str | None = None) -> Store:
+        store = open_store(self.address, cluster, cluster_id)
+        self._cleanup.callback(store.close)
+        return store
+
+    def forget_history(self) -> None:
+        head = self._connection.range(etcdrpc.RangeRequest(key=b"-"), 10)
+        self._connection.compact(head.header.revision, 10)
+
+    def backup(self) -> None:
+        with self._connection.dial(0) as channel, self._backup.open("wb") as file:
+            for part in etcdrpc.MaintenanceStub(channel).Snapshot(etcdrpc.SnapshotRequest()):
+                file.write(part.blob)
+
+    def restore(self) -> None:
+        assert self._own is not None, "this test needs the fixture restorable_place"
+        self._own.restore(self._backup, secrets.token_hex(4))
+
+
+PLACES: Sequence[type[Place]] = [SqlitePlace, EtcdPlace]
 """Another kind of store joins the suite here."""
 
 

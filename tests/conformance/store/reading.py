@@ -24,6 +24,14 @@ def put(store: Store, *pairs: tuple[bytes, bytes], guards: Sequence[Guard] = ())
     return done
 
 
+def put_many(store: Store, pairs: Iterable[tuple[bytes, bytes]]) -> Committed:
+    """Puts any number, in as many commits as the store's limits make of it; answers the last."""
+    rows = list(pairs)
+    most = min(1_000, store.limits.max_writes)
+    done = [put(store, *rows[begin : begin + most]) for begin in range(0, len(rows), most)]
+    return done[-1]
+
+
 def remove(store: Store, *keys: bytes) -> Committed:
     """Commits some removals."""
     done = store.commit(Transaction((), tuple(Remove(key) for key in keys)))

@@ -42,7 +42,8 @@ def test_the_store_of_another_cluster_is_refused_naming_both(place: Place, store
     assert everything(store) == {b"k": b"v"}
 
 
-def test_S11_a_restore_is_noticed_and_begins_a_new_incarnation(place: Place) -> None:
+def test_S11_a_restore_is_noticed_and_begins_a_new_incarnation(restorable_place: Place) -> None:
+    place = restorable_place
     store = place.open()
     life = store.identity
     kept = put(store, (b"kept", b""))
@@ -72,7 +73,8 @@ def test_S11_a_restore_is_noticed_and_begins_a_new_incarnation(place: Place) -> 
     assert place.open().identity.incarnation == incarnation
 
 
-def test_S11_revisions_rise_over_a_restore_that_lost_nothing(place: Place) -> None:
+def test_S11_revisions_rise_over_a_restore_that_lost_nothing(restorable_place: Place) -> None:
+    place = restorable_place
     store = place.open()
     done = put(store, (b"kept", b""))
     place.backup()

@@ -4,12 +4,19 @@ import threading
 
 from directory.store.base import Row, Store
 from tests.conformance.store.places import Place
-from tests.conformance.store.reading import apply, everything, following, put, remove, until
+from tests.conformance.store.reading import (
+    apply,
+    everything,
+    following,
+    put,
+    put_many,
+    remove,
+    until,
+)
 
 
 def test_pages_are_of_one_revision_while_writers_go_on(place: Place, store: Store) -> None:
-    for n in range(0, 12_000, 3_000):
-        put(store, *((b"row/%06d" % i, b"0") for i in range(n, n + 3_000)))
+    put_many(store, ((b"row/%06d" % n, b"0") for n in range(12_000)))
     other = place.open()
     stop = threading.Event()
     loads: list[tuple[int, dict[bytes, bytes]]] = []
@@ -65,7 +72,7 @@ def test_only_the_asked_prefixes_are_loaded_in_key_order(store: Store) -> None:
 
 
 def test_a_load_that_is_given_up_stands_in_nobodys_way(store: Store) -> None:
-    put(store, *((b"%d" % n, b"x") for n in range(6_000)))
+    put_many(store, ((b"%d" % n, b"x") for n in range(6_000)))
     pages = store.load().pages()
     next(pages)
     del pages

@@ -143,11 +143,20 @@ def test_S9_what_exceeds_the_limits_is_refused_naming_them(store: Store) -> None
     most = tuple(Put(b"%d" % n, b"") for n in range(limits.max_writes))
     assert isinstance(store.commit(Transaction((), most)), Committed)
     with pytest.raises(ValueError, match=str(limits.max_writes)):
-        store.commit(Transaction((KeyIs(b"x", None),), most))
+        store.commit(Transaction((), (*most, Put(b"x", b""))))
+    guards = tuple(KeyIs(b"no/%d" % n, None) for n in range(limits.max_guards or 1))
+    if limits.max_guards is not None:  # counted apart: as many of each
+        assert isinstance(store.commit(Transaction(guards, most)), Committed)
+        guards = (*guards, KeyIs(b"no/more", None))
+    with pytest.raises(ValueError, match=str(limits.max_guards or limits.max_writes)):
+        store.commit(Transaction(guards, most))
+    largest = Put(b"big", b"x" * (limits.max_bytes - 3))
+    assert isinstance(store.commit(Transaction((), (largest,))), Committed)
     big = b"x" * (limits.max_bytes + 1)
     with pytest.raises(ValueError, match=str(limits.max_bytes)):
-        store.commit(Transaction((), (Put(b"big", big),)))
-    assert b"big" not in everything(store)
+        store.commit(Transaction((), (Put(b"too big", big),)))
+    assert b"too big" not in everything(store)
+    assert everything(store)[b"big"] == largest.value
 
 
 def test_binary_keys_and_values_come_back_as_they_were(store: Store) -> None:

@@ -6,7 +6,15 @@ import pytest
 
 from directory.store.base import HistoryGone, Put, Remove, Store, Transaction
 from tests.conformance.store.places import Place, output_of, say_go, start_worker
-from tests.conformance.store.reading import apply, everything, following, put, remove, until
+from tests.conformance.store.reading import (
+    apply,
+    everything,
+    following,
+    put,
+    put_many,
+    remove,
+    until,
+)
 
 
 def test_a_commit_arrives_whole_with_its_revision_and_commit_id(store: Store) -> None:
@@ -122,8 +130,7 @@ def test_S1_followers_of_concurrent_writers_hold_what_a_fresh_load_holds(place: 
 
 
 def test_a_large_backlog_arrives_whole(store: Store) -> None:
-    for n in range(40):
-        put(store, *((b"%d/%d" % (n, i), b"x" * 50) for i in range(1_000)))
+    put_many(store, ((b"%d/%d" % (n % 40, n), b"x" * 50) for n in range(40_000)))
     last = put(store, (b"end", b""))
     with following(store) as watch:
         assert apply({}, until(watch, last.revision)) == everything(store)
