@@ -12,9 +12,10 @@ from typing import Final
 
 from resolver.errors import Cancelled, DeadlineExceeded
 
-__all__ = ["CURRENT", "Call"]
+__all__ = ["CURRENT", "REQUEST_ID_KEY", "Call"]
 
-_REQUEST_ID_KEY: Final = "x-request-id"
+REQUEST_ID_KEY: Final = "x-request-id"
+"""Metadata by which a caller names its call."""
 _SANE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
@@ -91,6 +92,6 @@ CURRENT: Final = _Current()
 
 def _asked_id(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     for key, value in metadata:
-        if key == _REQUEST_ID_KEY and isinstance(value, str) and _SANE_ID.fullmatch(value):
+        if key == REQUEST_ID_KEY and isinstance(value, str) and _SANE_ID.fullmatch(value):
             return value
     return ""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from google.protobuf.message import Message
 from kdir.v1 import resolve_pb2
 
-from directory.services.call import Call
+from directory.services.call import CURRENT, REQUEST_ID_KEY, Call
 from directory.services.rpc import Handler
 from resolver.client import Resolver, TopicLocation
 from resolver.errors import Absent, KdirError, LimitExceeded
@@ -33,7 +33,7 @@ class _OwnFirst:
     def __init__(self, own: Callable[[], tuple[str, ...]], handlers: dict[str, Handler]) -> None:
         self._own = own
         self._handlers = handlers
-        self._others = GrpcTransport()
+        self._others = GrpcTransport(metadata=_request_id)
 
     def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
         handler = self._handlers.get(method.name) if endpoint in self._own() else None
@@ -50,6 +50,12 @@ class _OwnFirst:
 
 def _always() -> bool:
     return True
+
+
+def _request_id() -> Sequence[tuple[str, str | bytes]]:
+    """So that a call is found by one id in the logs of all that it came through."""
+    call = CURRENT.call
+    return () if call is None else ((REQUEST_ID_KEY, call.request_id),)
 
 
 class Recursion:
