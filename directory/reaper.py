@@ -30,8 +30,6 @@ _log = logging.getLogger(__name__)
 ROLE: Final = "reaper"
 _MOST: Final = 250
 """Entries of one step, whatever the store would take: others' writes are to come in between."""
-_TURN_SECONDS: Final = 0.2
-"""So long it works before it looks at what else there is."""
 _REST: Final = 0.05
 """Of the time that a step took it rests so much after it."""
 _ELECT_SECONDS: Final = 1.0
@@ -85,6 +83,7 @@ class Reaper:
         clock: monotonic seconds.
         now_ms: Unix milliseconds.
         sleep: waits so many seconds, or shorter when it is to stop.
+        turn_seconds: so long it works before it looks at what else there is; a step at least.
     """
 
     def __init__(
@@ -97,6 +96,7 @@ class Reaper:
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         sleep: Callable[[float], object] | None = None,
+        turn_seconds: float = 0.2,
     ) -> None:
         self._candidate: Final = server
         self._store: Final = store
@@ -105,11 +105,13 @@ class Reaper:
         self._clock: Final = clock
         self._now_ms: Final = now_ms
         self._stopping: Final = threading.Event()
+        self._turn_seconds: Final = turn_seconds
         self._sleep: Final = sleep or self._stopping.wait
         self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
         self._leadership: Leadership | None = None
+        self._seen = False  # whether the replica has come to the election
         self._most = _MOST
         self._names: list[str] = []
         self._names_due = 0.0
@@ -175,7 +177,10 @@ class Reaper:
             if (guard := self._lead()) is None:
                 return _ELECT_SECONDS * random.uniform(0.5, 1.0)
             if self._replica.snapshot.fact(guard.key) != guard.value:
+                if self._seen:
+                    raise LostRace("the role is another server's")
                 return _SOON_SECONDS  # what the reaper before this one did may not be seen yet
+            self._seen = True
             self._turn(guard)
             self._trouble = ""
             return 0.0
@@ -218,6 +223,7 @@ class Reaper:
             self._resign()
         if self._leadership is None:
             self._leadership = self._store.elect(ROLE, self._candidate)
+            self._seen = False
         return None if self._leadership is None else self._leadership.guard
 
     def _resign(self) -> None:
@@ -226,10 +232,10 @@ class Reaper:
             leadership.release()
 
     def _turn(self, guard: KeyIs) -> None:
-        until = self._clock() + _TURN_SECONDS
-        while self._clock() < until and not self._stopping.is_set():
+        until = self._clock() + self._turn_seconds
+        while not self._stopping.is_set():
             started = self._clock()
-            if not (self._reap(guard) or self._forget(guard)):
+            if not (self._reap(guard) or self._forget(guard)) or started >= until:
                 return
             worked = self._clock() - started
             self._sleep(worked if self._writer.under_way else worked * _REST)

@@ -1,0 +1,213 @@
+"""Trees of many entries in a store, servers that take them apart, and a raw look at what is left.
+
+Imported as ``tests.large``. ``TightSqlite`` is sqlite with etcd's limits, held to them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from directory.codec import ProtoCodec
+from directory.namespace.command import Command
+from directory.namespace.entry import (
+    DELETED_ID,
+    ROOT_ID,
+    Directory,
+    Entry,
+    Kind,
+    Provision,
+    Topic,
+)
+from directory.namespace.keys import (
+    CLAIM,
+    DETACHED,
+    ENTRY,
+    LARGE_CHANGE,
+    LEVEL,
+    READ_ONLY,
+    REMOVAL,
+    RETIRED,
+    claim_key,
+    entry_key,
+    parse_entry_key,
+)
+from directory.namespace.tree import ROOT_KEY
+from directory.reaper import Reaper
+from directory.store.base import Committed, Limits, Put, Row, Store, Transaction, Write
+from directory.store.replica import Replica
+from directory.store.sqlite import SqliteStore
+from directory.writer import Writer, Written
+from resolver.path import Path
+from tests.reconciling import eventually
+
+__all__ = [
+    "ETCD_LIMITS",
+    "MOUNT",
+    "Server",
+    "TightSqlite",
+    "check_no_orphans",
+    "commit",
+    "finalise",
+    "forest",
+    "rows_under",
+    "server",
+]
+
+MOUNT = Path.parse("/la")
+ETCD_LIMITS = Limits(max_writes=127, max_guards=126, max_bytes=1_400_000)
+CODEC = ProtoCodec()
+
+
+class TightSqlite(SqliteStore):
+    """A sqlite store with the limits of etcd, that breaks down where one is passed."""
+
+    @property
+    def limits(self) -> Limits:
+        return ETCD_LIMITS
+
+    def commit(self, transaction: Transaction, timeout_seconds: float = 5.0) -> Any:
+        guards, writes = len(transaction.guards), len(transaction.writes)
+        assert ETCD_LIMITS.hold(guards, writes), f"{guards} guards and {writes} writes"
+        return super().commit(transaction, timeout_seconds)
+
+
+class Server:
+    """One server of a cluster, as far as it takes removals apart; several may share a store."""
+
+    def __init__(self, store: Store, name: str = "one", **reaper: Any) -> None:
+        self.store = store
+        self.replica = Replica(store, CODEC)
+        self.replica.start()
+        eventually(lambda: self.replica.state.value == "serving")
+        self.writer = Writer(store, self.replica, CODEC, lambda: MOUNT)
+        self.reaper = Reaper(name, store, self.replica, self.writer, **reaper)
+
+    def execute(self, command: Command, **options: Any) -> Written:
+        return self.writer.execute(command, **options)
+
+    def turn(self) -> None:
+        """One turn of the reaper, once it is elected."""
+        eventually(lambda: self.reaper.step() == 0.0, 60)
+
+    def reap(self) -> int:
+        """Removals are taken apart to the end; how many turns it took."""
+        for turns in itertools.count():
+            if self.reaper.step() > 0.5:
+                return turns
+        raise AssertionError
+
+    def nothing_waits(self) -> bool:
+        place = self.replica.snapshot.node(DELETED_ID)
+        return place is None or not place.containers
+
+    def close(self) -> None:
+        self.reaper.stop(30)
+        self.replica.stop()
+        self.store.close()
+
+
+@contextmanager
+def server(store: Store, name: str = "one", **reaper: Any) -> Iterator[Server]:
+    """A server that ends with the test."""
+    made = Server(store, name, **reaper)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+# -- trees ---------------------------------------------------------------------------------------
+
+
+def forest(
+    topics: int,
+    *,
+    topics_each: int = 100,
+    provision: Provision = Provision.ACTIVE,
+    top: str = "x",
+    first_id: int = 100,
+) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of a directory ``top`` below the mount that holds so many topics, two tiers deep."""
+    ids = itertools.count(first_id)
+    root = Directory(entry_id=next(ids))
+    yield entry_key(ROOT_ID, Kind.DIRECTORY, top), CODEC.encode(root)
+    for first in range(0, topics, topics_each):
+        below = Directory(entry_id=next(ids))
+        yield entry_key(root.entry_id, Kind.DIRECTORY, f"d{first}"), CODEC.encode(below)
+        for number in range(first, min(first + topics_each, topics)):
+            topic = Topic(
+                entry_id=next(ids),
+                physical_name=f"{top}.t{number}",
+                topic_id=number.to_bytes(16, "big"),
+                partitions=1,
+                replication_factor=1,
+                provision=provision,
+                adopted=True,
+            )
+            yield entry_key(below.entry_id, Kind.TOPIC, f"t{number}"), CODEC.encode(topic)
+            yield claim_key(topic.physical_name), topic.physical_name.encode()
+
+
+def commit(store: Store, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    """Put rows into a store, in transactions as large as it takes."""
+    most = min(store.limits.max_writes, 5_000)
+    writes: Iterator[Write] = (Put(key, value) for key, value in rows)
+    while batch := tuple(itertools.islice(writes, most)):
+        assert isinstance(store.commit(Transaction((), batch), 30.0), Committed)
+
+
+def finalise(store: Store, level: int = 2) -> None:
+    """The cluster is at this feature level."""
+    commit(store, [(LEVEL, str(level).encode())])
+
+
+# -- what is left --------------------------------------------------------------------------------
+
+
+def rows_under(store: Store, prefix: bytes) -> Iterator[Row]:
+    """All rows of the store itself, page by page."""
+    after = b""
+    while page := store.read(prefix, limit=5_000, after=after):
+        yield from page
+        after = page[-1].key
+
+
+def check_no_orphans(store: Store) -> dict[str, int]:
+    """Every row of the store has what it belongs to; what there is, by kind of row.
+
+    Looked at without a snapshot: this is to find what a snapshot would not show.
+    """
+    entries: dict[bytes, Entry] = {
+        row.key: CODEC.decode(row.value) for row in rows_under(store, ENTRY)
+    }
+    directories = {one.entry_id for one in entries.values() if isinstance(one, Directory)}
+    for key in entries:
+        if key != ROOT_KEY:
+            parent = parse_entry_key(key).parent_id
+            assert parent in {ROOT_ID, DELETED_ID, *directories}, f"{key!r} lies nowhere"
+    names: dict[bytes, set[str]] = {}
+    for one in entries.values():
+        if isinstance(one, Topic):
+            names.setdefault(claim_key(one.physical_name), set()).add(one.physical_name)
+    claims = {row.key: set(row.value.decode().split("\n")) for row in rows_under(store, CLAIM)}
+    assert claims == names, "each name in use is claimed, and no other"
+    removed = {
+        parse_entry_key(key).name
+        for key, one in entries.items()
+        if isinstance(one, Directory) and parse_entry_key(key).parent_id == DELETED_ID
+    }
+    removals = {row.key[len(REMOVAL) :].decode() for row in rows_under(store, REMOVAL)}
+    assert removals == removed
+    read_only = {int(row.key[len(READ_ONLY) :], 16) for row in rows_under(store, READ_ONLY)}
+    assert read_only <= directories
+    return {
+        "directories": len(directories),
+        "topics": sum(isinstance(one, Topic) for one in entries.values()),
+        "removed": len(removed),
+        "retired": sum(1 for _ in rows_under(store, RETIRED)),
+        "detached": sum(1 for _ in rows_under(store, DETACHED)),
+        "changes": sum(1 for _ in rows_under(store, LARGE_CHANGE)),
+    }
