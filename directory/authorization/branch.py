@@ -3,8 +3,8 @@ made; refuses to know paths (a step is a name) and to decide anything.
 
 A branch stands for one entry that has grants, or that leads to one that has; its fan holds the
 branches below it. Both know, for each key (``principals.key_of``) of the grants in them, which
-operations are *live*: those that an allow of this key gives, and that no deny of the same key takes
-away on the way down to it. A key whose grants are all denies is there with nothing live.
+operations are *live*: an allow of this key gives them, and they are taken away neither by a deny of
+the same entry nor by one of the same key on the way down. A key with denies only has nothing live.
 
 A change makes anew what lies on its path, and looks there only at the keys that changed; all else
 is shared. So what is remembered on a fan (``memo``) holds as long as the fan does.
@@ -97,7 +97,7 @@ class Branch:
         else:
             live = fan.live.update(
                 {
-                    key: (own.allow | fan.live.get(key, 0)) & ~own.deny
+                    key: (own.allow | fan.live.get(key, 0)) & own.kept
                     for key, own in rules.by_key.items()
                 }
             )

@@ -24,7 +24,7 @@ from directory.authorization.grant import (
     ResourceKind,
     in_order,
 )
-from directory.authorization.principals import key_of
+from directory.authorization.principals import ANY_HOST, Caller, key_of
 
 __all__ = ["NO_RULES", "PASSING", "Own", "Question", "Rules"]
 
@@ -86,12 +86,11 @@ class Own(NamedTuple):
     """What is denied; of a kind with names, for all names."""
     deny_some: int
     """What is denied for at least one name."""
+    kept: int
+    """What no grant of the entry denies to whoever these grants are about: theirs, or everybody's,
+    or for every host. Only these bits can be live, here or below.
+    """
     grants: tuple[Grant, ...]
-
-    @property
-    def live(self) -> int:
-        """What the allows give and the denies leave."""
-        return self.allow & ~self.deny
 
     def find(self, permission: Permission, question: Question) -> Grant | None:
         """The grant that speaks of the question; rather one of the very operation."""
@@ -111,7 +110,7 @@ class Rules:
     grants: tuple[Grant, ...]
     by_key: Mapping[str, Own]
     live: immutables.Map[str, int]
-    """For each key the operations that its allows give and its own denies leave."""
+    """For each key the operations that its allows give, as far as they are ``Own.kept``."""
 
     @classmethod
     def of(cls, grants: Iterable[Grant]) -> Rules:
@@ -123,11 +122,21 @@ class Rules:
         for grant in ordered:
             sorted_out.setdefault(key_of(grant.principal, grant.host), []).append(grant)
         by_key = {key: _own(tuple(some)) for key, some in sorted_out.items()}
-        live = immutables.Map({key: own.live for key, own in by_key.items()})
+        for key, own in by_key.items():
+            denied = 0
+            for wider in _wider(own.grants[0]):
+                denied |= by_key[wider].deny if wider in by_key else 0
+            by_key[key] = own._replace(kept=~denied)
+        live = immutables.Map({key: own.allow & own.kept for key, own in by_key.items()})
         return cls(ordered, by_key, live)
 
     def __bool__(self) -> bool:
         return bool(self.grants)
+
+
+def _wider(grant: Grant) -> tuple[str, ...]:
+    """The keys of all grants that are about whoever this one is about."""
+    return Caller(grant.principal, "" if grant.host == ANY_HOST else grant.host).keys
 
 
 def _own(grants: tuple[Grant, ...]) -> Own:
@@ -140,7 +149,7 @@ def _own(grants: tuple[Grant, ...]) -> Own:
             deny_some |= bits
             if not grant.kind.has_names or grant.name == "*":
                 deny |= bits
-    return Own(allow, deny, deny_some, grants)
+    return Own(allow, deny, deny_some, ~deny, grants)
 
 
 NO_RULES: Final = Rules((), {}, immutables.Map())

@@ -40,7 +40,7 @@ class Granted(NamedTuple):
     """An entry that has grants of its own, or is a closed directory."""
 
     place: Place
-    grants: tuple[Grant, ...] = ()
+    rules: Rules = NO_RULES
     closed: bool = False
 
 
@@ -54,17 +54,13 @@ class GrantTree:
 
     @classmethod
     def build(cls, granted: Iterable[Granted]) -> GrantTree:
-        """Of all entries that have grants or are closed, each once, in any order."""
-        shared: dict[tuple[Grant, ...], Rules] = {}
+        """Of all entries that have grants or are closed, each once, in any order. Entries with the
+        same grants do well to have the same rules: the tree keeps what it is given.
+        """
         seeds = _Seed()
-        for place, grants, closed in granted:
+        for place, rules, closed in granted:
             seed = seeds.at(place)
-            seed.closed = closed
-            if grants:
-                rules = shared.get(grants)
-                if rules is None:
-                    rules = shared[grants] = Rules.of(grants)
-                seed.rules = rules
+            seed.rules, seed.closed = rules, closed
         return cls(seeds.grown())
 
     # What there is.
@@ -114,7 +110,10 @@ class GrantTree:
 
     def with_grants(self, place: Place, grants: Iterable[Grant]) -> GrantTree:
         """With these as the grants of an entry; all others that it had are gone."""
-        rules = Rules.of(grants)
+        return self.with_rules(place, Rules.of(grants))
+
+    def with_rules(self, place: Place, rules: Rules) -> GrantTree:
+        """The same, of rules that are made already."""
         before = self.branch(place)
         keys = {*rules.by_key, *(before.rules.by_key if before is not None else ())}
         return self._with(
@@ -182,5 +181,5 @@ def _below(branch: Branch, relative: tuple[str, ...]) -> Iterator[Granted]:
         is_topic = not step.endswith("/")
         at = Place((*relative, step.removesuffix("/")), is_topic)
         if one.rules or one.closed:
-            yield Granted(at, one.rules.grants, one.closed)
+            yield Granted(at, one.rules, one.closed)
         yield from _below(one, at.relative)

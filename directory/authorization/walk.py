@@ -15,7 +15,6 @@ The rules, in one place (DESIGN §6, KIP-37, Kafka's ``StandardAuthorizerData``)
 from __future__ import annotations
 
 import enum
-from copy import copy
 from typing import Final
 
 from directory.authorization.grant import Grant, Permission
@@ -108,7 +107,10 @@ class Walk:
 
     def fork(self) -> Walk:
         """A walk that has come as far, and goes on alone."""
-        return copy(self)
+        other = Walk(self._caller, self.question)
+        for name in _FOUND:
+            setattr(other, name, getattr(self, name))
+        return other
 
     def _allowed(self, grant: Grant | None, at: int, counts: bool) -> None:  # noqa: FBT001 - hot
         if grant is None:
@@ -119,3 +121,6 @@ class Walk:
             self.blocked = True
         elif self.allow is None:
             self.allow, self.allow_at = grant, at
+
+
+_FOUND: Final = tuple(name for name in Walk.__slots__ if name not in {"_caller", "question"})

@@ -41,6 +41,11 @@ EXCLUSIONS: Final[Mapping[str, str]] = {
     "directory-quota": "kdir has no quota on directories",
     "replication-clusters": "a kdir directory is its own cluster's, and names no other",
     "broker-process": "about a running broker: its caches, redirects, timers and compaction",
+    # Kafka's authorizer
+    "implied-any": "to kdir's authorize_any an allow of READ is one of DESCRIBE, too: it says yes "
+    "where there is something that a decision would say yes to",
+    "asked-by-pattern": "kdir is asked about one path or name, never about a pattern of names",
+    "tokens": "kdir has no grants on delegation tokens, nor on users",
     # Any
     "not-understood": "a kind of row that this driver does not know; to be sorted by a person",
 }

@@ -15,6 +15,7 @@ from resolver.errors import KdirError
 from tests.conformance import (
     test_finagle_dtab,
     test_hdfs_mount_table,
+    test_kafka_authorizer,
     test_kafka_topic_names,
     test_pulsar_names,
 )
@@ -48,7 +49,35 @@ def kafka(check: str, name: str, expected: str, other: str = "") -> Row:
     return {"check": check, "name_a": name, "name_b": other, "expected": expected}
 
 
+def acl(text: str) -> list[str]:
+    """``TOPIC LITERAL t User:a READ ALLOW``."""
+    kind, pattern, name, principal, operation, permission = text.split()
+    return [kind, pattern, name, principal, "*", operation, permission]
+
+
+def access(expected: str, *acls: str, **asked: object) -> Row:
+    request = {
+        "principal": "User:a",
+        "host": "10.0.0.1",
+        "operation": "READ",
+        "resource_type": "TOPIC",
+        "resource_name": "foo",
+        "pattern_type": "LITERAL",
+    }
+    return {
+        "section": "cases",
+        "mode": asked.pop("mode", "authorize"),
+        "super_users": ["User:root"],
+        "allow_everyone_if_no_acl": False,
+        "loaded": asked.pop("loaded", True),
+        "acls": [acl(text) for text in acls],
+        "request": {**request, **asked},
+        "expected": expected,
+    }
+
+
 KAFKA, HDFS = test_kafka_topic_names.check, test_hdfs_mount_table.check
+ACCESS = test_kafka_authorizer.check
 FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
 
 
@@ -82,6 +111,22 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (PULSAR, life("delete (force=false) a namespace with one topic", "ERROR_409"), "OK"),
         (PULSAR, life("limit 2, have 2, create one more", "ERROR_412"), "OK"),
         (PULSAR, life("is __x a system topic; is y", "true; false"), "true; true"),
+        (ACCESS, access("ALLOWED", "TOPIC PREFIXED f User:a READ ALLOW"), "DENIED"),
+        (ACCESS, access("DENIED", "TOPIC LITERAL f User:a READ ALLOW"), "ALLOWED"),
+        (ACCESS, access("NO_MATCH", mode="find_result"), "DENIED"),
+        (ACCESS, access("NOT_READY", loaded=False), "DENIED"),
+        (ACCESS, access("ALLOWED", loaded=False, principal="User:root"), "NOT_READY"),
+        (ACCESS, access("ERROR", "GROUP LITERAL g bob READ ALLOW"), "DENIED"),
+        (ACCESS, access("ALLOWED", "GROUP PREFIXED g User:* ALL ALLOW", resource_type="GROUP",
+                        mode="authorize_by_resource_type"), "DENIED"),
+        (ACCESS, access("DENIED_X", "TOPIC LITERAL t User:a READ ALLOW", mode="init_producer_id"),
+         "ALLOWED"),
+        (ACCESS, {"section": "super_users_parse", "input": ";User:b", "expected": ["User:b"]}, []),
+        (ACCESS, {"section": "principal_parse", "input": "User:a:b",
+                  "expected": {"type": "User", "name": "a:b"}}, {"type": "User", "name": "a"}),
+        (ACCESS, {"section": "acl_management", "expected": {"TOPIC|LITERAL|t": ["allowRead"]},
+                  "steps": [["add", "TOPIC", "LITERAL", "t", ["allowRead", "denyRead"]],
+                            ["remove", "TOPIC", "LITERAL", "t", ["denyRead"]]]}, {}),
     ],
 )  # fmt: skip
 def test_a_driver_tells_right_from_wrong(
@@ -116,6 +161,14 @@ def test_a_driver_tells_right_from_wrong(
           "input": {"tree": "/a | /b", "state": {"/a": "PENDING", "/b": "-> /$/inet/1"}}},
          "pending-in-fallback"),
         (test_finagle_dtab.category, finagle("tickle", [], "/", []), "not-understood"),
+        (test_kafka_authorizer.category, access("", resource_type="USER"), "tokens"),
+        (test_kafka_authorizer.category, access("", pattern_type="PREFIXED"), "asked-by-pattern"),
+        (test_kafka_authorizer.category, access("", mode="guess"), "not-understood"),
+        (test_kafka_authorizer.category,
+         {"section": "derived_from_code", "fact": "it does not use implied operations"},
+         "implied-any"),
+        (test_kafka_authorizer.category, {"section": "property_tests", "test": "odd"},
+         "not-understood"),
         (test_pulsar_names.category, pulsar("parse_namespace", "ns", "INVALID"), "fixed-levels"),
         (test_pulsar_names.category, life("limit 5 partitions, have 5, create one more", "E"),
          "partition-quota"),

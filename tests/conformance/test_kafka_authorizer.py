@@ -1,0 +1,505 @@
+"""Who may do what, by the cases of Kafka's authorizers (``kafka_authorizer.json``).
+
+Kafka's resources have names, and its patterns match them whole or by their beginning, character by
+character. Here a topic's name is a path of one directory a character with the topic ``=`` in the
+last: so a prefix is a directory, ``*`` the root, and the grants of a path are those of all patterns
+that match. Groups and transactional ids have patterns in kdir as well, on the root directory.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from directory.authorization.access import HERE, Access
+from directory.authorization.audit import audit_line
+from directory.authorization.decision import Decision, Mode, Reason
+from directory.authorization.grant import (
+    Grant,
+    Operation,
+    Permission,
+    ResourceKind,
+    add_grants,
+    remove_grants,
+)
+from directory.authorization.principals import Caller, parse_principal, parse_super_users
+from directory.authorization.rules import Question
+from directory.authorization.tree import NO_GRANTS, GrantTree, Place
+from resolver.errors import InvalidArgument, InvalidInput, NotReady
+from resolver.path import ROOT, check_segment
+from tests.conformance.cases import Row, cases
+
+_SECTIONS = (
+    "resource_pattern_filter",
+    "acl_management",
+    "super_users_parse",
+    "default_result",
+    "principal_parse",
+    "audit_log",
+)
+_MODES = {"authorize", "authorize_by_resource_type", "find_result", "init_producer_id"}
+_TOKENS = {"DELEGATION_TOKEN", "USER"}
+_CLUSTER = "kafka-cluster"
+
+
+def read(text: str) -> Iterator[Row]:
+    """The cases of all parts, each with the name of its part."""
+    file = json.loads(text)
+    yield from ({"section": "cases", **case} for case in file["cases"])
+    for section in _SECTIONS:
+        for case in file.get(section, {}).get("cases", ()):
+            yield {"section": section, **case}
+    for name in file.get("property_tests", {}).get("names", ()):
+        yield {"section": "property_tests", "test": name}
+    yield from (
+        {"section": "derived_from_code", **one} for one in file.get("derived_from_code", ())
+    )
+
+
+# -- which rows are run ------------------------------------------------------------------------
+
+
+def category(row: Row) -> str | None:
+    match row["section"]:
+        case "cases":
+            if row["mode"] not in _MODES:
+                return "not-understood"
+            kinds = {acl[0] for acl in row["acls"]} | {row["request"]["resource_type"]}
+            if kinds & _TOKENS:
+                return "tokens"
+            return None if row["request"]["pattern_type"] == "LITERAL" else "asked-by-pattern"
+        case "property_tests":
+            return None if _PROPERTY.fullmatch(row["test"]) else "not-understood"
+        case "derived_from_code":
+            if "does not use implied operations" in row["fact"]:
+                return "implied-any"
+            return None if fact_of(row) is not None else "not-understood"
+        case _:
+            return None
+
+
+# -- Kafka's patterns in a tree ----------------------------------------------------------------
+
+
+class Binding(NamedTuple):
+    """A grant where it stands."""
+
+    place: Place
+    grant: Grant
+
+
+def letters(name: str) -> tuple[str, ...]:
+    return tuple(f"{ord(letter):x}" for letter in name)
+
+
+def place_of(kind: ResourceKind, pattern: str, name: str) -> Place:
+    """Where the grants of a pattern stand."""
+    if kind is not ResourceKind.TOPIC or name == "*":
+        return HERE
+    check_segment(name)
+    if pattern == "PREFIXED":
+        return Place(letters(name))
+    assert pattern == "LITERAL", pattern
+    return Place((*letters(name), "="), is_topic=True)
+
+
+def name_of(kind: ResourceKind, pattern: str, name: str) -> str:
+    """What the grants of a pattern are about, besides the place where they stand."""
+    if kind is ResourceKind.CLUSTER:
+        assert name in {"*", _CLUSTER}, name
+    if not kind.has_names:
+        return ""
+    return f"{name}*" if pattern == "PREFIXED" else name
+
+
+def binding(columns: Sequence[str]) -> Binding:
+    """One ACL, by the columns of the file."""
+    resource_type, pattern, name, principal, host, operation, permission = columns
+    kind = ResourceKind.parse(resource_type)
+    grant = Grant.of(
+        principal,
+        host,
+        Operation.parse(operation),
+        Permission.parse(permission),
+        kind,
+        name_of(kind, pattern, name),
+    )
+    return Binding(place_of(kind, pattern, name), grant)
+
+
+def added(tree: GrantTree, bindings: Iterable[Binding]) -> GrantTree:
+    for place, grant in bindings:
+        tree = tree.with_grants(place, add_grants(tree.grants_at(place), [grant]))
+    return tree
+
+
+def removed(tree: GrantTree, bindings: Iterable[Binding]) -> GrantTree:
+    for place, grant in bindings:
+        tree = tree.with_grants(place, remove_grants(tree.grants_at(place), [grant]))
+    return tree
+
+
+def every(tree: GrantTree) -> Iterator[Binding]:
+    yield from (Binding(HERE, grant) for grant in tree.root.rules.grants)
+    for place, rules, _ in tree.below(HERE):
+        yield from (Binding(place, grant) for grant in rules.grants)
+
+
+# -- asking ------------------------------------------------------------------------------------
+
+
+def access_of(row: Row) -> Access:
+    loaded = row.get("loaded", True)
+    open_where = Mode.OPEN_WHERE_UNGRANTED if row["allow_everyone_if_no_acl"] else Mode.ENFORCE
+    return Access(
+        mount=ROOT,
+        tree=added(NO_GRANTS, map(binding, row["acls"])) if loaded else None,
+        mode=open_where,
+        super_users=parse_super_users(row["super_users"]),
+    )
+
+
+def check_case(row: Row) -> None:
+    asked = row["request"]
+    expected = row["expected"]
+    try:
+        caller = Caller.of(asked["principal"], asked["host"])
+        found = answer(row["mode"], access_of(row), caller, asked)
+    except NotReady:
+        assert "NOTREADY" in expected.upper().replace("_", ""), expected
+        return
+    except InvalidInput:
+        assert expected.startswith("ERROR"), expected
+        return
+    if row["mode"] == "find_result":
+        assert found == expected
+    else:
+        assert found == expected.split("_")[0]
+
+
+def answer(mode: str, access: Access, caller: Caller, asked: Row) -> str:
+    if mode == "init_producer_id":
+        return said(access.may_produce_idempotently(caller))
+    kind, operation = (
+        ResourceKind.parse(asked["resource_type"]),
+        Operation.parse(asked["operation"]),
+    )
+    if mode == "authorize_by_resource_type":
+        return said(access.authorize_any(caller, operation, kind))
+    decision = decided(access, caller, operation, kind, asked["resource_name"])
+    nothing = mode == "find_result" and decision.reason is Reason.NO_GRANT
+    return "NO_MATCH" if nothing else said(decision.allowed)
+
+
+def decided(
+    access: Access, caller: Caller, operation: Operation, kind: ResourceKind, name: str
+) -> Decision:
+    question = Question.of(operation, kind, name if kind.has_names else "")
+    return access.decide(caller, question, place_of(kind, "LITERAL", name))
+
+
+def said(allowed: bool) -> str:
+    return "ALLOWED" if allowed else "DENIED"
+
+
+# -- listing by pattern ------------------------------------------------------------------------
+
+
+def matching(tree: GrantTree, kind: str, pattern: str, name: str | None) -> list[Binding]:
+    """The ACLs that a filter of Kafka finds: at a pattern, or at all that match a name."""
+    kinds = list(ResourceKind) if kind == "ANY" else [ResourceKind.parse(kind)]
+    return [
+        one
+        for one in every(tree)
+        if one.grant.kind in kinds
+        and (is_pattern(one, pattern) if name is None else is_found(tree, one, pattern, name))
+    ]
+
+
+def is_pattern(one: Binding, pattern: str) -> bool:
+    prefixed = one.place.relative and not one.place.is_topic
+    prefixed = prefixed or (one.grant.name.endswith("*") and one.grant.name != "*")
+    return pattern in {"ANY", "MATCH", "PREFIXED" if prefixed else "LITERAL"}
+
+
+def is_found(tree: GrantTree, one: Binding, pattern: str, name: str) -> bool:
+    kind = one.grant.kind
+    if pattern == "MATCH":
+        place = place_of(kind, "LITERAL", name)
+        on_the_way = any(
+            Place(place.relative[:depth], place.is_topic and depth == len(place.relative))
+            == one.place
+            and one.grant in branch.rules.grants
+            for depth, branch in tree.along(place)
+        )
+        return on_the_way and (not kind.has_names or one.grant.matches_name(name))
+    patterns = ("LITERAL", "PREFIXED") if pattern == "ANY" else (pattern,)
+    return any(
+        place_of(kind, exact, name) == one.place and name_of(kind, exact, name) == one.grant.name
+        for exact in patterns
+    )
+
+
+def check_filter(row: Row) -> None:
+    resource, sought = row["resource"], row["filter"]
+    where = [resource["resource_type"], resource["pattern_type"], resource["name"]]
+    tree = added(NO_GRANTS, [binding([*where, "User:alice", "*", "READ", "ALLOW"])])
+    found = matching(tree, sought["resource_type"], sought["pattern_type"], sought["name"])
+    assert bool(found) is row["expected_match"]
+
+
+# -- adding, removing, listing -----------------------------------------------------------------
+
+_SHORT = re.compile(r"(allow|deny)([A-Z]\w*)")
+_DEFINED = re.compile(r"(\w+)=(\w+)/(\w+)/(\S+) (\S+) (\S+) (\w+)")
+
+
+def check_management(row: Row) -> None:
+    defined = {
+        name: binding(
+            [kind, pattern, at, who if ":" in who else f"User:{who}", host, operation, "ALLOW"]
+        )
+        for name, kind, pattern, at, who, host, operation in _DEFINED.findall(row.get("note", ""))
+    }
+    tree = NO_GRANTS
+    for step in row["steps"]:
+        tree = done(tree, step, defined)
+    expected = row["expected"]
+    listings = {one for one in expected if one.startswith(("list ", "delete "))}
+    for asked in listings:
+        check_listing(tree, asked, expected[asked], defined)
+    if not listings:
+        check_what_is_left(tree, expected)
+
+
+def done(tree: GrantTree, step: list[Any], defined: dict[str, Binding]) -> GrantTree:
+    match step:
+        case ["add-bindings", names]:
+            return added(tree, (defined[name] for name in names))
+        case ["add", kind, pattern, name, grants]:
+            return added(tree, (short([kind, pattern, name], one) for one in grants))
+        case ["remove", kind, pattern, name, "ALL"]:
+            return removed(tree, matching(tree, kind, pattern, name))
+        case ["remove", kind, pattern, name, grants]:
+            return removed(tree, (short([kind, pattern, name], one) for one in grants))
+        case _:
+            raise AssertionError(step)
+
+
+def short(where: list[str], text: str) -> Binding:
+    """``allowRead``, or ``User:alice WRITE ALLOW``."""
+    if found := _SHORT.fullmatch(text):
+        return binding([*where, "User:alice", "*", found[2], found[1]])
+    principal, operation, permission = text.split()
+    return binding([*where, principal, "*", operation, permission])
+
+
+def check_what_is_left(tree: GrantTree, expected: dict[str, list[str]]) -> None:
+    wanted = set()
+    for where, grants in expected.items():
+        wanted |= {short(where.split("|"), one) for one in grants}
+    assert set(every(tree)) == wanted
+
+
+def check_listing(tree: GrantTree, asked: str, expected: Any, defined: dict[str, Binding]) -> None:
+    verb, _, what = asked.partition(" ")
+    if verb == "delete":
+        filters = what.partition("[")[2].partition("]")[0].split(", ")
+        found = [set(sought(tree, one, defined)) for one in filters]
+        assert found == [{defined[name] for name in names} for names in expected]
+        assert not set(every(removed(tree, set().union(*found)))) & set().union(*found)
+    elif what.startswith("principal="):
+        principal = what.removeprefix("principal=")
+        assert sum(one.grant.principal == principal for one in every(tree)) == expected
+    else:
+        assert set(sought(tree, what, defined)) == {defined[name] for name in expected}
+
+
+def sought(tree: GrantTree, text: str, defined: dict[str, Binding]) -> list[Binding]:
+    if text.startswith("exact "):
+        one = defined[text.removeprefix("exact ")]
+        return [one] if one.grant in tree.grants_at(one.place) else []
+    if text == "ANY":
+        return list(every(tree))
+    kind, pattern, name = text.split("/")
+    return matching(tree, kind, pattern, name)
+
+
+# -- settings and lines ------------------------------------------------------------------------
+
+_FIELDS = {
+    "principal": "principal",
+    "result": "result",
+    "operation": "operation",
+    "host": "host",
+    "resource type:pattern:name": "resource",
+    "request kind": "request",
+    "resource ref count": "resources",
+    "matching rule (the whole ACL)": "rule",
+}
+
+
+def check_super_users(row: Row) -> None:
+    if isinstance(row["expected"], str):
+        bad = row["expected"].rpartition(" ")[2]
+        with pytest.raises(InvalidArgument, match=re.escape(repr(bad))):
+            parse_super_users(row["input"])
+    else:
+        assert sorted(parse_super_users(row["input"] or "")) == row["expected"]
+
+
+def check_default(row: Row) -> None:
+    everyone = (row["allow_everyone_if_no_acl"] or "false").strip().lower() == "true"
+    access = access_of({"allow_everyone_if_no_acl": everyone, "acls": [], "super_users": []})
+    decision = decided(access, Caller("User:a"), Operation.READ, ResourceKind.TOPIC, "t")
+    assert said(decision.allowed) == row["expected"]
+
+
+def check_principal(row: Row) -> None:
+    kind, name = parse_principal(row["input"])
+    assert {"type": kind, "name": name} == row["expected"]
+
+
+def check_audit(row: Row) -> None:
+    acl = ["TOPIC", "PREFIXED", "foo", "User:bob", "*", "READ"]
+    permission = "ALLOW" if row["result"] == "ALLOWED" else "DENY"
+    access = Access(mount=ROOT, tree=added(NO_GRANTS, [binding([*acl, permission])]))
+    caller, question = Caller("User:bob", "10.0.0.1"), Question.of(Operation.READ)
+    decision = access.decide(caller, question, place_of(ResourceKind.TOPIC, "LITERAL", "foobar"))
+    line = audit_line(
+        caller,
+        question,
+        ROOT,
+        decision,
+        request="Resolve",
+        resources=10,
+        explicit=row["explicit_request"],
+    )
+    assert line.level.name == row["expected_level"]
+    assert line.fields["result"] == row["result"]
+    assert all(line.fields[_FIELDS[name]] for name in row["expected_fields"])
+    assert str(decision.grant) in line.fields["rule"]
+
+
+# -- what Kafka tries at random, and what was read in its code -----------------------------------
+
+_PROPERTY = re.compile(
+    r"matching(Prefix|Literal)(DenyOverridesAllAllowRules|AllowWithNoMatchingDenyRules)"
+)
+_TRIES = 100
+
+
+def check_property(row: Row) -> None:
+    found = _PROPERTY.fullmatch(row["test"])
+    assert found is not None
+    for seed in range(_TRIES):
+        chance = random.Random(seed)
+        name = "".join(chance.choices("abc", k=chance.randint(1, 5)))
+        pattern, beginning = "LITERAL", name
+        if found[1] == "Prefix":
+            pattern, beginning = "PREFIXED", name[: chance.randint(1, len(name))]
+        denied = found[2].startswith("Deny")
+        others = [random_acl(chance, name, matches=denied) for _ in range(chance.randint(0, 20))]
+        own = ["User:bob", "*", "WRITE", "DENY" if denied else "ALLOW"]
+        acls = [*others, ["TOPIC", pattern, beginning, *own]]
+        chance.shuffle(acls)
+        access = Access(mount=ROOT, tree=added(NO_GRANTS, map(binding, acls)))
+        caller = Caller("User:bob", "10.0.0.1")
+        decision = decided(access, caller, Operation.WRITE, ResourceKind.TOPIC, name)
+        assert decision.allowed is not denied
+
+
+def random_acl(chance: random.Random, name: str, *, matches: bool) -> list[str]:
+    """An allow that matches the name, or a deny that does not."""
+    if matches:
+        pattern = chance.choice(("LITERAL", "PREFIXED"))
+        at = name if pattern == "LITERAL" else name[: chance.randint(1, len(name))]
+        operation = chance.choice(("WRITE", "ALL"))
+        return [
+            "TOPIC",
+            pattern,
+            at,
+            chance.choice(("User:bob", "User:*")),
+            "*",
+            operation,
+            "ALLOW",
+        ]
+    other = name + chance.choice(string.ascii_lowercase)
+    pattern = chance.choice(("LITERAL", "PREFIXED"))
+    return ["TOPIC", pattern, other, "User:bob", "*", "WRITE", "DENY"]
+
+
+def refuses_what_is_no_kind() -> None:
+    for text in ("ANY", "UNKNOWN"):
+        for parse in (ResourceKind.parse, Operation.parse):
+            with pytest.raises(InvalidArgument):
+                parse(text)
+
+
+def a_literal_deny_leaves_a_prefix() -> None:
+    for kind in ("TOPIC", "GROUP"):
+        acls = [
+            [kind, "PREFIXED", "foo", "User:bob", "*", "READ", "ALLOW"],
+            [kind, "LITERAL", "foo", "User:bob", "*", "READ", "DENY"],
+        ]
+        assert may_any(acls, kind)
+        for wider in (["PREFIXED", "fo"], ["PREFIXED", "foo"], ["LITERAL", "*"]):
+            assert not may_any([acls[0], [kind, *wider, *acls[1][3:]]], kind)
+
+
+def nothing_need_be_there() -> None:
+    for kind in ("TOPIC", "GROUP", "TRANSACTIONAL_ID"):
+        assert may_any([[kind, "LITERAL", "foo", "User:bob", "*", "READ", "ALLOW"]], kind)
+
+
+def may_any(acls: list[list[str]], kind: str) -> bool:
+    access = Access(mount=ROOT, tree=added(NO_GRANTS, map(binding, acls)))
+    return access.authorize_any(Caller("User:bob"), Operation.READ, ResourceKind.parse(kind))
+
+
+_FACTS: dict[str, Callable[[], None]] = {
+    "rejects resource type ANY": refuses_what_is_no_kind,
+    "does not dominate a PREFIXED allow": a_literal_deny_leaves_a_prefix,
+    "never asks whether that resource exists": nothing_need_be_there,
+}
+
+
+def fact_of(row: Row) -> Callable[[], None] | None:
+    return next((check for words, check in _FACTS.items() if words in row["fact"]), None)
+
+
+def check_fact(row: Row) -> None:
+    found = fact_of(row)
+    assert found is not None, row
+    found()
+
+
+# -- the rows ----------------------------------------------------------------------------------
+
+_CHECKS: dict[str, Callable[[Row], None]] = {
+    "cases": check_case,
+    "resource_pattern_filter": check_filter,
+    "acl_management": check_management,
+    "super_users_parse": check_super_users,
+    "default_result": check_default,
+    "principal_parse": check_principal,
+    "audit_log": check_audit,
+    "property_tests": check_property,
+    "derived_from_code": check_fact,
+}
+
+
+def check(row: Row) -> None:
+    """Holds the authorizer to one case."""
+    _CHECKS[row["section"]](row)
+
+
+@pytest.mark.parametrize("row", cases("kafka_authorizer", "kafka_authorizer.json", read, category))
+def test_row(row: Row) -> None:
+    check(row)
