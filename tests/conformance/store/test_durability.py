@@ -52,7 +52,7 @@ def test_S1_kill_9_in_the_middle_of_commits_loses_nothing_acknowledged(place: Pl
     with following(store) as watch:
         changes = until(watch, store.load().revision)
     revisions = [change.revision for change in changes]
-    assert revisions == list(range(revisions[0], revisions[0] + len(revisions)))
+    assert revisions == sorted(set(revisions))
     by_revision = {change.revision: change.commit_id for change in changes}
     assert acknowledged.items() <= by_revision.items()
     # Both keys of a commit, or neither: the newest of each worker is what its "last" says.
