@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from directory.keeping.comparing import Comparison
 from directory.namespace.command import (
     AdoptTopics,
     Change,
@@ -155,6 +156,11 @@ def check_invariants(cluster: Cluster) -> None:
     assert set(cluster.rows.under(b"f/mounted/")) == {
         mounted_key(mount.cluster_id) for _, mount in mounts
     }
+    # And `kdir verify` finds nothing.
+    rows = sorted((key, value) for key, (value, _) in cluster.rows.values.items())
+    for held in (snapshot, fresh):
+        compared = Comparison(held, iter(rows), cluster.mount, lambda: None)
+        assert list(compared.differences()) == []
     # Counts.
     assert snapshot.topic_count == sum(isinstance(entry, Topic) for *_, entry in live)
     assert snapshot.directory_count == sum(isinstance(entry, Directory) for *_, entry in live)
