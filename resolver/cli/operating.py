@@ -190,6 +190,8 @@ _COLUMNS: Final = (
     Column("VERSION"),
     Column("UP", right=True),
 )
+_NAMED: Final = 5
+"""So many of the values that were set aside are shown."""
 _STATES: Final = {0: "-", 1: "loading", 2: "serving", 3: "stale"}
 
 
@@ -281,8 +283,18 @@ def _problems(look: _Look) -> Iterator[str]:
             yield f"{where}: stopped: {status.kafka.stopped}; kdir ack {mount}"
         elif status.kafka.leader and not status.kafka.reachable:
             yield f"{where}: Kafka does not answer: {status.kafka.message}"
-    for key in status.quarantined:
-        yield f"{where}: cannot be read and was set aside: {key}"
+    yield from _set_aside(where, status)
+
+
+def _set_aside(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
+    """The values of the store that could not be read, all that is told of them being said once."""
+    count = status.quarantined_count or len(status.quarantined)  # an older server does not count
+    if not count:
+        return
+    values = "1 value" if count == 1 else f"{count:,} values"
+    yield f"{where}: {values} in its store cannot be read and were set aside; kdir verify names all"
+    for key in status.quarantined[:_NAMED]:
+        yield f"  {key}"
 
 
 def _record(server: _Server, status: admin_pb2.GetStatusResponse | KdirError) -> dict[str, Any]:
