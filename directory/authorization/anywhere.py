@@ -46,14 +46,10 @@ def anywhere_below(fan: Fan, keys: Keys, bit: int, passing: Passing) -> bool:
 
 
 def _in_branch(branch: Branch, keys: Keys, bit: int, passing: Passing) -> bool:
-    present = _alive(branch, keys, bit)
-    if not present:
-        return False
-    if len(present) == 1 and not branch.shut:
-        return True
+    by_key = branch.rules.by_key
     allow = deny = 0
-    for key in present:
-        own = branch.rules.by_key.get(key)
+    for key in keys:
+        own = by_key.get(key)
         if own is not None:
             allow |= own.allow
             deny |= own.deny
@@ -61,17 +57,25 @@ def _in_branch(branch: Branch, keys: Keys, bit: int, passing: Passing) -> bool:
         return False
     if allow & bit:
         return True
+    if not branch.fan.size:
+        return False
     passing = passing_after(passing, allow, deny)
     if branch.closed and passing is not Passing.YES:
         return False
-    return anywhere_below(branch.fan, present, bit, passing)
+    return anywhere_below(branch.fan, keys, bit, passing)
 
 
-def _alive(part: Branch | Fan, keys: Keys, bit: int) -> Keys:
-    """Those of the keys that occur in the part; none when nothing that they allow is left."""
-    live = part.live
-    present = tuple(key for key in keys if key in live)
-    return present if any(live[key] & bit for key in present) else ()
+def _alive(fan: Fan, keys: Keys, bit: int) -> Keys:
+    """Those of the keys that occur in the fan; none when nothing that they allow is left."""
+    live = fan.live
+    present = []
+    found = 0
+    for key in keys:
+        bits = live.get(key)
+        if bits is not None:
+            present.append(key)
+            found |= bits
+    return tuple(present) if found & bit else ()
 
 
 class Free:
@@ -111,8 +115,6 @@ class Free:
         )
 
     def _in_branch(self, branch: Branch, denies: list[Grant], passing: Passing) -> bool:
-        if not _alive(branch, self._keys, self._question.bit):
-            return False
         here = [*denies, *self.about(branch.rules, Permission.DENY)]
         if self.left(self.about(branch.rules, Permission.ALLOW), here):
             return True

@@ -30,6 +30,7 @@ __all__ = ["NO_RULES", "PASSING", "Own", "Question", "Rules"]
 
 _WIDTH: Final = 16
 _ALL: Final = (1 << _WIDTH) - 1
+_EVERYTHING: Final = -1
 
 
 def _bit(kind: ResourceKind, operation: Operation) -> int:
@@ -41,13 +42,19 @@ _IMPLIES: Final[Mapping[Operation, tuple[Operation, ...]]] = {
 }
 
 
-def _bits(grant: Grant) -> int:
-    if grant.operation is Operation.ALL:
-        return _ALL << (_WIDTH * (grant.kind - 1))
-    implied = _IMPLIES[grant.operation] if grant.permission is Permission.ALLOW else ()
-    return reduce(or_, (_bit(grant.kind, one) for one in (grant.operation, *implied)))
+def _bits(kind: ResourceKind, operation: Operation, permission: Permission) -> int:
+    if operation is Operation.ALL:
+        return _ALL << (_WIDTH * (kind - 1))
+    implied = _IMPLIES[operation] if permission is Permission.ALLOW else ()
+    return reduce(or_, (_bit(kind, one) for one in (operation, *implied)))
 
 
+_BITS: Final = {
+    (kind, one, permission): _bits(kind, one, permission)
+    for kind in ResourceKind
+    for one in Operation
+    for permission in Permission
+}
 _BIT: Final = {(kind, one): _bit(kind, one) for kind in ResourceKind for one in Operation}
 PASSING: Final = _bit(ResourceKind.TOPIC, Operation.DESCRIBE)
 """Who may DESCRIBE a closed directory may pass it."""
@@ -127,7 +134,12 @@ class Rules:
             for wider in _wider(own.grants[0]):
                 denied |= by_key[wider].deny if wider in by_key else 0
             by_key[key] = own._replace(kept=~denied)
-        live = immutables.Map({key: own.allow & own.kept for key, own in by_key.items()})
+        live = immutables.Map(
+            {
+                key: own.allow if own.kept == _EVERYTHING else own.allow & own.kept
+                for key, own in by_key.items()
+            }
+        )
         return cls(ordered, by_key, live)
 
     def __bool__(self) -> bool:
@@ -142,13 +154,15 @@ def _wider(grant: Grant) -> tuple[str, ...]:
 def _own(grants: tuple[Grant, ...]) -> Own:
     allow = deny = deny_some = 0
     for grant in grants:
-        bits = _bits(grant)
+        # Where there is one grant the table's own number is kept, and not one that is equal: a
+        # hundred thousand of them are the memory of one.
+        bits = _BITS[grant.kind, grant.operation, grant.permission]
         if grant.permission is Permission.ALLOW:
-            allow |= bits
+            allow = allow | bits if allow else bits
         else:
-            deny_some |= bits
+            deny_some = deny_some | bits if deny_some else bits
             if not grant.kind.has_names or grant.name == "*":
-                deny |= bits
+                deny = deny | bits if deny else bits
     return Own(allow, deny, deny_some, ~deny, grants)
 
 
