@@ -96,6 +96,8 @@ class Limits:
     """Threads for calls that may wait for the store or for Kafka."""
     waiting_writes: int = 256
     """Calls that wait for one of ``writers``; one more is refused."""
+    connections: int = 16_384
+    """Connections at a time; one more is closed at once."""
     concurrent_calls: int = 4_096
     """Calls at a time; one more is RESOURCE_EXHAUSTED."""
     referral_seconds: int = 60

@@ -21,6 +21,17 @@ OWN_BROKER = "KDIR_TEST_KAFKA"
 OWN_ETCD = "KDIR_TEST_ETCD"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``pytest --soak``: what runs for seconds in ``make test`` runs for minutes."""
+    parser.addoption("--soak", action="store_true", help="run long what is usually cut short")
+
+
+@pytest.fixture
+def soak_seconds(request: pytest.FixtureRequest) -> float:
+    """How long a test that could go on for ever does; ``--soak`` makes it ten minutes."""
+    return 600.0 if request.config.getoption("--soak") else 8.0
+
+
 @dataclass(frozen=True, slots=True)
 class SharedBroker:
     """A broker that many tests use at once: make topics of your own, and never stop it."""

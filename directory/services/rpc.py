@@ -21,10 +21,11 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from directory.metrics.calls import CallMetrics
+from directory.services.arrivals import Arrivals
 from directory.services.call import CURRENT, Call
 from directory.services.interceptors import access
 from directory.services.interceptors.errors import abort_with
-from directory.services.interceptors.malformed import Malformed, reader
+from directory.services.interceptors.malformed import Malformed, no_request, reader
 from directory.services.write_pool import WritePool
 from resolver.errors import StoreUnavailable
 
@@ -54,8 +55,13 @@ def generic_handler(
     streams: ThreadPoolExecutor,
     writes: WritePool,
     calls: CallMetrics,
+    arrivals: Arrivals,
 ) -> grpc.GenericRpcHandler:
-    """The gRPC face of a service; ``calls`` counts what comes."""
+    """The gRPC face of a service; ``calls`` counts what comes.
+
+    Also where the contract has one request, gRPC is told that there may be many: on the wire it is
+    the same, it costs the same, and so the call can be ended when its request does not come.
+    """
     refusals: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, handler in service.handlers().items():
@@ -64,22 +70,19 @@ def generic_handler(
         known_as = f"{service.descriptor.name}/{name}"
         if method.server_streaming:
             behave = _stream(handler, known_as, calls)
+            if not method.client_streaming:
+                behave = _with_first(behave, arrivals)
             behave.experimental_thread_pool = streams  # type: ignore[attr-defined]
-            make = (
-                grpc.stream_stream_rpc_method_handler
-                if method.client_streaming
-                else grpc.unary_stream_rpc_method_handler
-            )
-            methods[name] = make(behave, read, _write)
+            methods[name] = grpc.stream_stream_rpc_method_handler(behave, read, _write)
         else:
-            answer = _unary(handler, known_as, calls, call_seconds)
+            answer = _unary(handler, known_as, calls, call_seconds, arrivals)
             if name in service.writes:
                 answer.experimental_thread_pool = writes  # type: ignore[attr-defined]
-                refuse = _unary(_refusing(writes), known_as, calls, call_seconds)
+                refuse = _unary(_refusing(writes), known_as, calls, call_seconds, arrivals)
                 refusals[f"/{service.descriptor.full_name}/{name}"] = (
-                    grpc.unary_unary_rpc_method_handler(refuse, read, _write)
+                    grpc.stream_unary_rpc_method_handler(refuse, read, _write)
                 )
-            methods[name] = grpc.unary_unary_rpc_method_handler(answer, read, _write)
+            methods[name] = grpc.stream_unary_rpc_method_handler(answer, read, _write)
     every = grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
     return _Admission(every, refusals, writes) if refusals else every
 
@@ -119,14 +122,31 @@ def _write(response: Message | bytes) -> bytes:
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
+def _with_first(
+    behave: Callable[[Any, grpc.ServicerContext], Iterator[Any]], arrivals: Arrivals
+) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+    def with_first(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        request = arrivals.take(requests, context)
+        return behave(no_request() if request is None else request, context)
+
+    return with_first
+
+
 def _unary(
-    handler: Handler, method: str, calls: CallMetrics, call_seconds: float
+    handler: Handler,
+    method: str,
+    calls: CallMetrics,
+    call_seconds: float,
+    arrivals: Arrivals,
 ) -> Callable[[Any, grpc.ServicerContext], Any]:
     # This is the way of every call, a million of them a minute: what can be looked up once is.
     clock, observe = time.monotonic, calls.unary(method, "OK").observe
-    current, is_wanted = CURRENT, access.is_wanted
+    current, is_wanted, take = CURRENT, access.is_wanted, arrivals.take
 
-    def behave(request: Any, context: grpc.ServicerContext) -> Any:
+    def behave(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        request = take(requests, context)
+        if request is None:
+            request = no_request()
         started = clock()
         call = Call(
             started + min(context.time_remaining(), call_seconds),

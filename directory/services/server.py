@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import resource
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection
 
 from directory.cluster import Cluster
@@ -16,6 +18,7 @@ from directory.config import ConfigError, Limits
 from directory.health import is_ready
 from directory.metrics.calls import CallMetrics
 from directory.services.admin import AdminService
+from directory.services.arrivals import Arrivals
 from directory.services.entries import DirectoryService
 from directory.services.federation import FederationService
 from directory.services.hosting import Hosting
@@ -23,13 +26,34 @@ from directory.services.policies import PolicyService
 from directory.services.resolve import ResolveService
 from directory.services.rpc import generic_handler
 from directory.services.scan import ScanService
+from directory.services.standard import health_handler, reflection_handler
 from directory.services.watch import WatchService
 from directory.services.write_pool import WritePool
 
-__all__ = ["DirectoryServer"]
+__all__ = ["DirectoryServer", "connection_limit"]
 
 _log = logging.getLogger(__name__)
 _HEALTH_SECONDS = 0.1
+_HANDSHAKE_MS = 10_000
+_IDLE_MS = 30 * 60_000
+_OTHER_FILES = 256
+"""Descriptors for what is no connection: the store, Kafka, other servers, logs."""
+
+
+def connection_limit(most: int) -> int:
+    """How many connections to take: ``most``, or what the system's limit on open files leaves,
+    which is raised as far as it may be. Without a descriptor to spare nothing could be answered.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    if soft == resource.RLIM_INFINITY:
+        return most
+    return max(16, min(most, soft - _OTHER_FILES))
 
 
 class DirectoryServer:
@@ -50,6 +74,7 @@ class DirectoryServer:
         )
         self._writes = WritePool(limits.writers, limits.waiting_writes)
         self._streams = ThreadPoolExecutor(limits.streams, thread_name_prefix="stream")
+        self._arrivals = Arrivals()
         self._server = grpc.server(
             self._calls,
             options=(
@@ -61,12 +86,15 @@ class DirectoryServer:
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+                # Sockets that never say who they are; connections that nobody uses; all of them.
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+                ("grpc.max_connection_idle_ms", _IDLE_MS),
+                ("grpc.max_allowed_incoming_connections", connection_limit(limits.connections)),
+                ("grpc.max_concurrent_streams", limits.concurrent_calls),
             ),
             maximum_concurrent_rpcs=limits.concurrent_calls + limits.streams,
         )
-        self._health = health.HealthServicer(
-            experimental_non_blocking=True, experimental_thread_pool=self._streams
-        )
+        self._health = health.HealthServicer(experimental_non_blocking=True)
         self._add_services()
         self.port = self._bind()
         self._stopped = threading.Event()
@@ -84,15 +112,20 @@ class DirectoryServer:
         seconds = self._limits.call_seconds
         self._server.add_generic_rpc_handlers(
             [
-                generic_handler(service, seconds, self._streams, self._writes, self.metrics)
+                generic_handler(
+                    service, seconds, self._streams, self._writes, self.metrics, self._arrivals
+                )
                 for service in services
             ]
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = [service.descriptor.full_name for service in services]
         self._names = ["", *names]
-        reflection.enable_server_reflection(
-            [*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
+        shown = [*names, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        self._server.add_generic_rpc_handlers(
+            [
+                health_handler(self._health, self._streams, self._arrivals),
+                reflection_handler(shown, self._streams),
+            ]
         )
         for name in self._names:
             self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -136,6 +169,7 @@ class DirectoryServer:
     def _tell_health(self) -> None:
         told: int | None = None
         while not self._stopped.wait(_HEALTH_SECONDS):
+            self._arrivals.cancel_late(crowded=self.waiting_reads > 0)
             status = (
                 health_pb2.HealthCheckResponse.SERVING
                 if is_ready(self._hosting.clusters)

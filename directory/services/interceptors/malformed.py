@@ -11,7 +11,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from resolver.errors import InvalidArgument, InvalidPath, KdirError
 
-__all__ = ["Malformed", "reader"]
+__all__ = ["Malformed", "no_request", "reader"]
 
 M = TypeVar("M", bound=Message)
 
@@ -23,6 +23,11 @@ class Malformed:
 
     def __init__(self, error: KdirError) -> None:
         self.error = error
+
+
+def no_request() -> Malformed:
+    """For a call whose caller ended its side without a request."""
+    return Malformed(InvalidArgument("the call came without a request"))
 
 
 def reader(kind: type[M]) -> Callable[[bytes], M | Malformed]:

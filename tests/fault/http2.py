@@ -1,0 +1,113 @@
+"""HTTP/2 spoken by hand over a socket, for what no gRPC client would do (RFC 9113, RFC 7541)."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+__all__ = ["Frame", "Raw", "frames_in", "serve_headers"]
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+ACK: Final = 1
+END_STREAM, END_HEADERS = 1, 4
+CANCEL: Final = 8
+ENHANCE_YOUR_CALM: Final = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame as it came."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+    @property
+    def error_code(self) -> int:
+        """Of a GOAWAY."""
+        (code,) = struct.unpack(">I", self.payload[4:8])
+        return int(code)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def frames_in(data: bytearray) -> Iterator[Frame]:
+    """The whole frames at the beginning of what came so far; they are taken out of it."""
+    while len(data) >= 9:
+        size = int.from_bytes(data[:3], "big")
+        if len(data) < 9 + size:
+            return
+        kind, flags, stream = struct.unpack(">BBI", data[3:9])
+        payload = bytes(data[9 : 9 + size])
+        del data[: 9 + size]
+        yield Frame(kind, flags, stream, payload)
+
+
+def serve_headers(method: str) -> bytes:
+    """The headers of a gRPC call, each a literal that no table has to know (RFC 7541, 6.2.2)."""
+    fields = (
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", method),
+        (":authority", "localhost"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+    )
+    return b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields
+    )
+
+
+class Raw:
+    """A connection whose preface and settings were sent."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._came = bytearray()
+        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.socket.close()
+
+    def ping(self) -> None:
+        self.socket.sendall(frame(PING, 0, 0, b"kdir-png"))
+
+    def begin(self, stream: int, method: str) -> None:
+        """A call whose request never comes."""
+        self.socket.sendall(frame(HEADERS, END_HEADERS, stream, serve_headers(method)))
+
+    def receive(self, timeout: float) -> list[Frame]:
+        """What came within the time, settings acknowledged; ends at once when anything did.
+
+        Raises:
+            ConnectionError: the other side closed it.
+        """
+        self.socket.settimeout(timeout)
+        try:
+            data = self.socket.recv(65536)
+        except TimeoutError:
+            return []
+        if not data:
+            raise ConnectionResetError("closed")
+        self._came += data
+        found = list(frames_in(self._came))
+        if any(one.kind == SETTINGS and not one.flags & ACK for one in found):
+            self.socket.sendall(frame(SETTINGS, ACK, 0))
+        return found
