@@ -6,11 +6,22 @@ Imported as ``tests.large``. ``TightSqlite`` is sqlite with etcd's limits, held 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from directory.codec import ProtoCodec
+from directory.kafka.contract import (
+    AlreadySo,
+    Done,
+    Outcome,
+    Refused,
+    Seen,
+    Still,
+    Survey,
+    Wish,
+    always,
+)
 from directory.namespace.command import Command
 from directory.namespace.entry import (
     DELETED_ID,
@@ -46,6 +57,7 @@ from tests.reconciling import eventually
 __all__ = [
     "ETCD_LIMITS",
     "MOUNT",
+    "FakeKafka",
     "Server",
     "TightSqlite",
     "check_no_orphans",
@@ -117,6 +129,60 @@ def server(store: Store, name: str = "one", **reaper: Any) -> Iterator[Server]:
         yield made
     finally:
         made.close()
+
+
+class FakeKafka:
+    """A Kafka in memory, as far as the reconciler asks one; any number of clients may ask it."""
+
+    def __init__(self, *names: str) -> None:
+        self.topics: dict[str, Seen] = {}
+        self.made: list[str] = []
+        self.deleted: list[str] = []
+        self.add(*names)
+
+    def add(self, *names: str) -> None:
+        """Somebody makes topics."""
+        for name in names:
+            number = len(self.made) + len(self.topics) + 1
+            self.topics[name] = Seen(name, number.to_bytes(16, "big"), 1, 1)
+
+    def __call__(self) -> FakeKafka:
+        return self
+
+    def cluster_id(self) -> str:
+        return "K"
+
+    def survey(self) -> Survey:
+        return Survey("K", dict(self.topics))
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+        return {name: self.topics[name] for name in names if name in self.topics}
+
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
+        return {name: {} for name in names if name in self.topics}
+
+    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
+        still()
+        outcomes: dict[str, Outcome] = {}
+        for wish in wishes:
+            outcomes[wish.name] = AlreadySo() if wish.name in self.topics else Done()
+            if wish.name not in self.topics:
+                self.made.append(wish.name)
+                self.add(wish.name)
+        return outcomes
+
+    def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
+        still()
+        outcomes: dict[str, Outcome] = {}
+        for name in names:
+            gone = self.topics.pop(name, None)
+            outcomes[name] = AlreadySo() if gone is None else Done()
+            if gone is not None:
+                self.deleted.append(name)
+        return outcomes
+
+    def close(self) -> None:
+        pass
 
 
 # -- trees ---------------------------------------------------------------------------------------

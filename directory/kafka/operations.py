@@ -21,7 +21,7 @@ from directory.kafka.commits import TopicCommits, WritesCommands
 from directory.kafka.contract import KafkaAdmin, Refused, Survey
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.settings import KafkaSettings
-from directory.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
+from directory.large_changes import LARGE, SWEEP, LargeAdoption, adoptions, rules_to_proto
 from directory.namespace.command import Observed
 from directory.namespace.mapping import MappingRule
 from directory.namespace.removal import LARGE_CHANGES_LEVEL, level_of
@@ -138,7 +138,7 @@ class Operations:
     ) -> LargeAdoption:
         """The record of it; who asks again gets the one that is there."""
         for one in self.under_way():
-            if (one.rules, one.remap) == (tuple(rules), remap):
+            if one.remap == remap and rules_to_proto(one.rules) == rules_to_proto(rules):
                 return one
         now_ms = int(self._now() * 1000)
         return LargeAdoption(

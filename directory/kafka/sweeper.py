@@ -155,10 +155,12 @@ class Sweeper:
 
     def _recorded(self, snapshot: Snapshot, count: int) -> LargeAdoption | None:
         """What is kept of a large adoption; all the servers must know of such records."""
+        for one in adoptions(snapshot):
+            if one.change_id == SWEEP:
+                return one  # of a leader before this one
         if count < LARGE or level_of(snapshot) < LARGE_CHANGES_LEVEL:
             return None
-        before = next((one for one in adoptions(snapshot) if one.change_id == SWEEP), None)
-        return before or LargeAdoption(
+        return LargeAdoption(
             change_id=SWEEP,
             mount=self._mount(),
             started_at_ms=int(self._now() * 1000),
