@@ -198,7 +198,7 @@ class Comparison:
     # -- the tree's own ------------------------------------------------------------------------
 
     def _unreadable(self, quarantined: Mapping[bytes, str]) -> Iterator[Difference]:
-        for key, why in quarantined.items():
+        for key, why in sorted(quarantined.items()):
             if len(key) == len(directory_range(0)) and key.startswith(ENTRY):
                 where = f"directory {int.from_bytes(key[len(ENTRY) :], 'big'):x}"
                 yield Difference(

@@ -133,7 +133,9 @@ def _sum_up(session: Session, summary: admin_pb2.VerifySummary) -> None:
     if summary.HasField("kafka_topics"):
         compared += f", {units.count(summary.kafka_topics)} topics of Kafka"
     found = "1 difference" if summary.differences == 1 else f"{summary.differences:,} differences"
-    session.out.note(f"compared {compared}: {found if summary.differences else 'all is equal'}")
+    if not summary.differences:
+        found = "no difference in what was compared" if summary.message else "all is equal"
+    session.out.note(f"compared {compared}: {found}")
     if summary.message:
         session.missing(f"not compared: {summary.message}")
 
