@@ -16,6 +16,8 @@ from typing import Any, Final, TypeVar
 
 from directory.namespace.entry import LinkMode, LinkWrites
 from directory.namespace.mapping import MappingRule
+from directory.store.base import Incompatible
+from directory.store.etcd.address import EtcdAddress
 from directory.toml_table import ConfigError, Table, parsed_path, split_address
 from resolver.errors import KdirError
 from resolver.path import ROOT, Path
@@ -137,7 +139,7 @@ class ServerConfig:
     def quick(cls, mount: Path, **settings: Any) -> ServerConfig:
         """The config that ``kdir server --mount PATH`` stands for: everything else by default."""
         cluster = settings.pop("cluster", "") or default_cluster(mount)
-        store = settings.pop("store", "") or default_store(cluster)
+        store = _store(settings.pop("store", "") or default_store(cluster), None)
         return cls(cluster=cluster, mount=mount, store=store, **settings)
 
 
@@ -168,7 +170,7 @@ def load_configs(names: Sequence[str]) -> list[ServerConfig]:
     configs = [_load(file) for file in files]
     seen: dict[str, pathlib.Path] = {}
     for config, file in zip(configs, files, strict=True):
-        for key in (f"cluster {config.cluster!r}", f"store {config.store!r}"):
+        for key in (f"cluster {config.cluster!r}", f"store {_shown(config.store)!r}"):
             if key in seen:
                 raise ConfigError(f"{file}: {key} is also that of {seen[key]}")
             seen[key] = file
@@ -270,7 +272,20 @@ def _store(address: str, base: pathlib.Path | None) -> str:
                 f"config, would be right"
             )
         return f"sqlite:///{((base or pathlib.Path.cwd()) / name).absolute()}"
+    try:
+        etcd = EtcdAddress.parse(address)
+    except Incompatible as error:
+        raise ConfigError(f"store: {str(error).removeprefix('store ')}") from error
+    for name in ("ca", "cert", "key", "password_file"):
+        file = getattr(etcd, name)
+        if file and not pathlib.Path(file).is_absolute():
+            raise ConfigError(f"store: {name}: found {file!r}; an absolute path would be right")
     return address
+
+
+def _shown(store: str) -> str:
+    """An address without what lets one in."""
+    return str(EtcdAddress.parse(store)) if store.startswith("etcd://") else store
 
 
 def _kafka(table: Table | None) -> KafkaConfig | None:

@@ -32,8 +32,9 @@ from directory.config import (
     load_configs,
 )
 from directory.features import FEATURE_LEVEL, FIRST_LEVEL
+from directory.opening import Place, serve
 from directory.store.base import Incompatible, StoreAway
-from directory.supervisor import MOST_PROCESSES, Ports, Supervisor, serving_line
+from directory.supervisor import MOST_PROCESSES, Ports, Supervisor
 from directory.toml_table import split_address
 from resolver.errors import KdirError
 from resolver.path import Path
@@ -224,8 +225,9 @@ def _intent(config: ServerConfig, processes: int) -> str:
     allowed = (
         ", ".join(sorted(kafka.ceiling)) if kafka and kafka.ceiling else "nothing: it observes"
     )
+    store = logs.redacted(config.store)
     lines = [
-        f"{config.cluster}: would serve {config.mount} on {config.listen} from {config.store}",
+        f"{config.cluster}: would serve {config.mount} on {config.listen} from {store}",
         f"  parent: {', '.join(config.parent) or 'none'}",
     ]
     if processes > 1:
@@ -272,7 +274,6 @@ def _run(
     """
     # Heavy, and nothing for a supervisor or a check.
     from directory.cluster import Cluster
-    from directory.services.server import DirectoryServer
 
     level = _feature_level(os.environ.get(HOLD_BACK, ""))
     stop = threading.Event()
@@ -283,48 +284,79 @@ def _run(
     servers: list[DirectoryServer] = []
     addresses: dict[str, str] = {}
     clusters: list[Cluster] = []
+    places: list[Place] = []
     with ExitStack() as stack:
         # Told first, ended last: who asks in between hears that nothing is ready.
         for address in metrics:
             stack.enter_context(closing(_told_to_prometheus(address, clusters, servers)))
-        stack.callback(_end, clusters, servers)
-        by_listen: dict[str, list[Cluster]] = {}
+        stack.callback(_end, places)
         if bound is None:
             for listen in dict.fromkeys(config.listen for config in configs):
                 _check_free(listen)
+
+        def open_cluster(config: ServerConfig) -> Cluster:
+            cluster = Cluster.open(config, partial(_endpoints, config, addresses), level)
+            form.servers[config.cluster] = cluster.server_id
+            clusters.append(cluster)
+            return cluster
+
+        by_listen: dict[str, list[ServerConfig]] = {}
         for config in configs:
             _make_default_folder(config)
-            with logs.working_for(config.cluster):
-                cluster = Cluster.open(config, partial(_endpoints, config, addresses), level)
-            clusters.append(cluster)
-            form.servers[config.cluster] = cluster.server_id
-            by_listen.setdefault(_own_address(config), []).append(cluster)
+            by_listen.setdefault(_own_address(config), []).append(config)
         for key, behind in by_listen.items():
-            listen = behind[0].config.listen if bound is None else _bound_at(bound, key)
-            server = DirectoryServer(behind, listen, shared=bound is not None)
-            servers.append(server)
-            addresses[key] = server.address
-        for cluster in clusters:
-            with logs.working_for(cluster.config.cluster):
-                cluster.start()
-        for server in servers:
-            server.start()
-        for cluster in clusters:
-            # One line that scripts can wait for and read the port from.
-            at = addresses[_own_address(cluster.config)]
-            name, mount = cluster.config.cluster, cluster.config.mount
-            sys.stdout.write(serving_line(mount, name, cluster.cluster_id, at) + "\n")
-            sys.stdout.flush()
-        _serve_until(stop, clusters)
+            places.append(
+                Place(
+                    behind,
+                    behind[0].listen if bound is None else _bound_at(bound, key),
+                    shared=bound is not None,
+                    open_cluster=open_cluster,
+                    bound=partial(addresses.__setitem__, key),
+                )
+            )
+        for place in places:
+            place.open()
+        for place in places:
+            place.bind()
+        _serve(places, servers, stop)
         _log.info("draining")
     return 0
 
 
-def _end(clusters: Sequence[Cluster], servers: Sequence[DirectoryServer]) -> None:
-    for server in servers:
-        server.drain()
+def _serve(places: Sequence[Place], servers: list[DirectoryServer], stop: threading.Event) -> None:
+    """Until it is told to stop.
+
+    Raises:
+        Incompatible: a store that came late cannot be used; or a cluster has gone on to a feature
+            level that this server does not support.
+    """
+
+    def started(place: Place) -> None:
+        if place.server is not None:
+            servers.append(place.server)
+        _stop_when_refused(place.clusters, stop)
+
+    serve(places, started, stop)
+    for cluster in (cluster for place in places for cluster in place.clusters):
+        if cluster.members.refused:
+            raise Incompatible(f"{cluster.config.cluster}: {cluster.members.refused}")
+
+
+def _stop_when_refused(clusters: Sequence[Cluster], stop: threading.Event) -> None:
+    def look() -> None:
+        if any(cluster.members.refused for cluster in clusters):
+            stop.set()
+
     for cluster in clusters:
-        cluster.stop()
+        cluster.members.subscribe(look)
+    look()
+
+
+def _end(places: Sequence[Place]) -> None:
+    for place in places:
+        place.drain()
+    for place in places:
+        place.end()
 
 
 def _told_to_prometheus(
@@ -347,26 +379,6 @@ def _feature_level(text: str) -> int:
     raise ConfigError(
         f"{HOLD_BACK}: found {text!r}; {FIRST_LEVEL} to {FEATURE_LEVEL} would be right"
     )
-
-
-def _serve_until(stop: threading.Event, clusters: Sequence[Cluster]) -> None:
-    """Until it is told to stop.
-
-    Raises:
-        Incompatible: a cluster has gone on to a feature level that this server does not support.
-    """
-
-    def look() -> None:
-        if any(cluster.members.refused for cluster in clusters):
-            stop.set()
-
-    for cluster in clusters:
-        cluster.members.subscribe(look)
-    look()
-    stop.wait()
-    for cluster in clusters:
-        if cluster.members.refused:
-            raise Incompatible(f"{cluster.config.cluster}: {cluster.members.refused}")
 
 
 def _bound_at(bound: Mapping[str, str], key: str) -> str:

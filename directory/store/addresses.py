@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from directory.store.base import Identity, Incompatible, Store
 
-__all__ = ["describe_address", "find_identity", "open_store"]
+__all__ = ["describe_address", "find_identity", "is_remote", "open_store"]
 
 
 def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Store:
@@ -80,3 +80,8 @@ def describe_address(address: str) -> str:
             return str(EtcdAddress.parse(address))
         case _:
             raise _unknown(scheme)
+
+
+def is_remote(address: str) -> bool:
+    """Whether the store is on servers of its own, which may come back by themselves."""
+    return address.startswith("etcd://")

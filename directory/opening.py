@@ -1,0 +1,197 @@
+"""One listening address of a process: opens the clusters behind it, and serves them once all are.
+
+A store on servers of its own may be away at the start. Until it is there the address says that
+nothing is ready (RELIABILITY S5); refuses to wait for what will not come by itself, such as another
+cluster's store or a damaged file.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from directory import logs
+from directory.config import ServerConfig
+from directory.store.addresses import is_remote
+from directory.store.base import StoreAway
+from directory.supervisor import serving_line
+
+if TYPE_CHECKING:
+    from directory.cluster import Cluster
+    from directory.services.server import DirectoryServer
+    from directory.services.waiting import WaitingServer
+
+__all__ = ["Place", "serve"]
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 1.0
+
+
+class Place:
+    """Clusters that share an address are served together: what one of them owns, another must not
+    refer up for want of it.
+
+    Args:
+        configs: of the clusters.
+        listen: where.
+        shared: with other processes of one supervisor.
+        open_cluster: opens one.
+        bound: is told the address once it is known.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[ServerConfig],
+        listen: str,
+        *,
+        shared: bool,
+        open_cluster: Callable[[ServerConfig], Cluster],
+        bound: Callable[[str], None],
+    ) -> None:
+        self._missing: Final = list(configs)
+        self._listen = listen
+        self._shared: Final = shared
+        self._open_cluster: Final = open_cluster
+        self._bound: Final = bound
+        self._told = ""
+        self._waiting: WaitingServer | None = None
+        self.clusters: Final[list[Cluster]] = []
+        """Those that are open."""
+        self.server: DirectoryServer | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every cluster is."""
+        return not self._missing
+
+    def open(self) -> None:
+        """Opens what can be opened now.
+
+        Raises:
+            Incompatible: a store cannot be used.
+            StoreAway: an embedded one cannot be opened.
+        """
+        while self._missing:
+            config = self._missing[0]
+            try:
+                with logs.working_for(config.cluster):
+                    cluster = self._open_cluster(config)
+            except StoreAway as reason:
+                if not is_remote(config.store):
+                    raise
+                self._tell(config.cluster, str(reason))
+                return
+            self.clusters.append(cluster)
+            del self._missing[0]
+
+    def _tell(self, cluster: str, why: str) -> None:
+        if why != self._told:
+            self._told = why
+            _log.warning("%s is not ready, its store is away: %s", cluster, why)
+
+    def bind(self) -> None:
+        """Takes the address.
+
+        Raises:
+            ConfigError: it is in use.
+        """
+        from directory.services.server import DirectoryServer
+        from directory.services.waiting import WaitingServer
+
+        if self.is_open:
+            self.server = DirectoryServer(self.clusters, self._listen, shared=self._shared)
+            self._listen = self.server.address
+        else:
+            self._waiting = WaitingServer(self._listen, shared=self._shared)
+            self._listen = self._waiting.address
+        self._bound(self._listen)
+
+    def wait(self, stop: threading.Event) -> bool:
+        """Opens what was away, once it can be, and takes the address for it; False: told to stop.
+
+        Raises:
+            Incompatible, ConfigError
+        """
+        while not self.is_open:
+            if stop.wait(_RETRY_SECONDS):
+                return False
+            self.open()
+        if self._waiting is not None:
+            self._waiting.stop()
+            self._waiting = None
+            self.bind()
+        return True
+
+    def start(self) -> None:
+        """Begins to load and to answer, and says so, in a line that scripts can wait for and read
+        the port from.
+        """
+        for cluster in self.clusters:
+            with logs.working_for(cluster.config.cluster):
+                cluster.start()
+        if self.server is not None:
+            self.server.start()
+        for cluster in self.clusters:
+            config = cluster.config
+            line = serving_line(config.mount, config.cluster, cluster.cluster_id, self._listen)
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+
+    def drain(self) -> None:
+        """Lets calls end, and takes no new ones."""
+        if self._waiting is not None:
+            self._waiting.stop()
+        if self.server is not None:
+            self.server.drain()
+
+    def end(self) -> None:
+        """Closes the stores."""
+        for cluster in self.clusters:
+            cluster.stop()
+
+
+def serve(places: Sequence[Place], started: Callable[[Place], None], stop: threading.Event) -> None:
+    """Serves those that are open, and each of the others once it is, until it is told to stop.
+
+    Raises:
+        Incompatible, ConfigError: of one that came late.
+    """
+    late = [_Late(place, started, stop) for place in places if not place.is_open]
+    for place in places:
+        if place.is_open:
+            place.start()
+            started(place)
+    for one in late:
+        one.start()
+    stop.wait()
+    for one in late:
+        one.join()
+    for one in late:
+        if one.failure is not None:
+            raise one.failure
+
+
+class _Late(threading.Thread):
+    """Serves one place once its stores can be reached."""
+
+    def __init__(
+        self, place: Place, started: Callable[[Place], None], stop: threading.Event
+    ) -> None:
+        super().__init__(name="opening")
+        self._place: Final = place
+        self._tell: Final = started
+        self._stop_all: Final = stop
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            if self._place.wait(self._stop_all):
+                self._place.start()
+                self._tell(self._place)
+        except Exception as failure:  # noqa: BLE001 - raised where the others are joined
+            self.failure = failure
+            self._stop_all.set()
