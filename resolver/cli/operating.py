@@ -351,6 +351,7 @@ VERBS: Final = (
             Option(("--cluster",), "its name; default: the mount, joined by -", "NAME"),
             Option(("--store",), "sqlite:///FILE; default: a file in the state folder", "ADDRESS"),
             Option(("--site",), "the site that it belongs to", "NAME"),
+            Option(("--processes",), "so many share the port and the store; default 1", "N"),
             Option(("--processes",), "so many share the port and the store", "N"),
             Option(("--metrics",), "answer Prometheus, health and readiness there", "HOST:PORT"),
             Option(
@@ -373,6 +374,7 @@ VERBS: Final = (
                 "kdir server --config la.toml --metrics 127.0.0.1:9420 --log-format json",
                 "for Prometheus, and one JSON object a log line",
             ),
+            ("kdir server --config /etc/kdir/la.toml --processes 4", "one port, four processes"),
             ("kdir server --check --config /etc/kdir/", "every *.toml in the folder: is it right?"),
         ),
     ),
