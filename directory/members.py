@@ -130,6 +130,7 @@ class Members:
         self._clock: Final = clock
         self._started_at_ms: Final = now_ms()
         self._stop: Final = threading.Event()
+        self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self._announcement: Announcement | None = None
         self._told = b""
@@ -200,6 +201,8 @@ class Members:
     def _applied(self, applied: Applied) -> None:
         if not applied.reloaded and not any(_concerns(one.key) for one in applied.writes):
             return
+        if applied.reloaded:
+            self._wake.set()
         before, self._roster = self._roster, Roster.of(applied.after)
         if self._roster.finalised > self.level:
             self._refuse(Behind(self._roster.finalised, self.level))
@@ -226,6 +229,7 @@ class Members:
     def stop(self) -> None:
         """Withdraws: nobody is to be sent here any more."""
         self._stop.set()
+        self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
             if self._thread.is_alive():
@@ -247,7 +251,8 @@ class Members:
                     _log.warning("not registered among the cluster's servers yet: %s", reason)
             except Exception:  # noqa: BLE001 - a bug must not end the thread in silence
                 _log.exception("registering stumbled")
-            self._stop.wait(_TURN_SECONDS)
+            self._wake.wait(_TURN_SECONDS)
+            self._wake.clear()
 
     def turn(self) -> None:
         """Registers anew where that is due, tells what changed, and sweeps now and then.
