@@ -15,7 +15,7 @@ from resolver.errors import NotReady
 if TYPE_CHECKING:
     from directory.cluster import Cluster
 
-__all__ = ["Health", "State", "health_of", "is_ready"]
+__all__ = ["Health", "State", "health_of", "healths_of", "is_ready"]
 
 
 class State(enum.StrEnum):
@@ -79,6 +79,13 @@ def health_of(cluster: Cluster) -> Health:
     except NotReady:
         return Health(name, State.LOADING, ready=False)
     return Health(name, State.UNMOUNTED if unmounted else State.SERVING, ready=True)
+
+
+def healths_of(names: Iterable[str], clusters: Iterable[Cluster]) -> list[Health]:
+    """Of every cluster that a process is to serve; one whose store was not reached yet is loading.
+    """
+    opened = {cluster.config.cluster: health_of(cluster) for cluster in list(clusters)}
+    return [opened.get(name) or Health(name, State.LOADING, ready=False) for name in names]
 
 
 def is_ready(clusters: Iterable[Cluster]) -> bool:

@@ -287,8 +287,9 @@ def _run(
     places: list[Place] = []
     with ExitStack() as stack:
         # Told first, ended last: who asks in between hears that nothing is ready.
+        names = [config.cluster for config in configs]
         for address in metrics:
-            stack.enter_context(closing(_told_to_prometheus(address, clusters, servers)))
+            stack.enter_context(closing(_told_to_prometheus(address, names, clusters, servers)))
         stack.callback(_end, places)
         if bound is None:
             for listen in dict.fromkeys(config.listen for config in configs):
@@ -360,11 +361,14 @@ def _end(places: Sequence[Place]) -> None:
 
 
 def _told_to_prometheus(
-    address: str, clusters: Sequence[Cluster], servers: Sequence[DirectoryServer]
+    address: str,
+    names: Sequence[str],
+    clusters: Sequence[Cluster],
+    servers: Sequence[DirectoryServer],
 ) -> MetricsEndpoint:
     from directory.metrics.endpoint import MetricsEndpoint
 
-    endpoint = MetricsEndpoint(address, clusters, servers)
+    endpoint = MetricsEndpoint(address, names, clusters, servers)
     sys.stdout.write(f"metrics on http://{endpoint.address}/metrics\n")
     sys.stdout.flush()
     return endpoint

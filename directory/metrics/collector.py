@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from directory.cluster import Cluster
-from directory.health import State, health_of
+from directory.health import State, healths_of
 from directory.members import VERSION
 from directory.metrics.histogram import Histogram
 from directory.metrics.names import METRICS
@@ -71,29 +71,36 @@ class _Sheet:
 
 
 class ServerCollector(Collector):
-    """The clusters and servers of one process."""
+    """The clusters and servers of one process; ``names``: all clusters that it is to serve."""
 
-    def __init__(self, clusters: Sequence[Cluster], servers: Sequence[DirectoryServer]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        clusters: Sequence[Cluster],
+        servers: Sequence[DirectoryServer],
+    ) -> None:
+        self._names: Final = names
         self._clusters: Final = clusters
         self._servers: Final = servers
 
     def collect(self) -> Iterator[Family]:
         sheet = _Sheet()
-        for cluster in self._clusters:
+        for health in healths_of(self._names, self._clusters):
+            sheet.put("kdir_ready", health.ready, health.cluster)
+            for state in State:
+                sheet.put("kdir_state", state is health.state, health.cluster, state)
+        for cluster in list(self._clusters):
             _cluster(sheet, cluster)
-        for server in self._servers:
+        for server in list(self._servers):
             _server(sheet, server)
         return sheet.families()
 
 
 def _cluster(sheet: _Sheet, cluster: Cluster) -> None:
     name = cluster.config.cluster
-    health, replica = health_of(cluster), cluster.replica
+    replica = cluster.replica
     mount = str(cluster.mount)
     sheet.put("kdir_server_info", 1, name, cluster.cluster_id, cluster.server_id, mount, VERSION)
-    sheet.put("kdir_ready", health.ready, name)
-    for state in State:
-        sheet.put("kdir_state", state is health.state, name, state)
     sheet.put("kdir_replica_age_seconds", replica.age_seconds, name)
     sheet.put("kdir_watch_restarts_total", getattr(replica, "watch_restarts", 0), name)
     sheet.put("kdir_replica_reloads_total", getattr(replica, "reloads", 0), name)
@@ -173,6 +180,7 @@ def _server(sheet: _Sheet, server: DirectoryServer) -> None:
         sheet.put("kdir_rpc_open_streams", count, at, method)
     for (method, code), count in ended.items():
         sheet.put("kdir_rpc_streams_total", count, at, method, code)
+    sheet.put("kdir_rpc_late_requests_total", server.late_requests, at)
     sheet.put("kdir_rpc_open_streams_limit", server.limits.streams, at)
     sheet.put("kdir_rpc_waiting_calls", server.waiting_reads, at, "reads")
     sheet.put("kdir_rpc_waiting_calls", server.waiting_writes, at, "writes")

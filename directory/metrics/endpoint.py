@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
 from directory.config import ConfigError
-from directory.health import health_of
+from directory.health import Health, healths_of
 from directory.metrics.collector import ServerCollector
 from directory.toml_table import split_address
 
@@ -38,23 +38,30 @@ _PLAIN: Final = "text/plain; charset=utf-8"
 class MetricsEndpoint:
     """The HTTP server of one process; answers from the moment it is made.
 
-    ``clusters`` and ``servers`` may still grow.
+    Args:
+        address: ``host:port``; port 0 is a free one.
+        names: the clusters that the process is to serve.
+        clusters, servers: those that are open; they may still grow.
     """
 
     def __init__(
-        self, address: str, clusters: Sequence[Cluster], servers: Sequence[DirectoryServer]
+        self,
+        address: str,
+        names: Sequence[str],
+        clusters: Sequence[Cluster],
+        servers: Sequence[DirectoryServer],
     ) -> None:
-        """Binds ``address``, ``host:port``; port 0 is a free one.
+        """Binds the address.
 
         Raises:
             ConfigError: it cannot be bound.
         """
         registry = CollectorRegistry()
-        registry.register(ServerCollector(clusters, servers))
+        registry.register(ServerCollector(names, clusters, servers))
         ProcessCollector(registry=registry)
         host, port = split_address(address) or ("", 0)
         try:
-            self._server = _Server((host, port), registry, clusters)
+            self._server = _Server((host, port), registry, lambda: healths_of(names, clusters))
         except OSError as error:
             raise ConfigError(f"metrics: cannot bind {address}: {error.strerror}") from error
         self.address: Final = f"{address.rpartition(':')[0]}:{self._server.server_address[1]}"
@@ -79,10 +86,13 @@ class _Server(ThreadingMixIn, TCPServer):
     request_queue_size = 128
 
     def __init__(
-        self, place: tuple[str, int], registry: CollectorRegistry, clusters: Sequence[Cluster]
+        self,
+        place: tuple[str, int],
+        registry: CollectorRegistry,
+        healths: Callable[[], Sequence[Health]],
     ) -> None:
         self.registry = registry
-        self.clusters = clusters
+        self.healths = healths
         self._places = threading.BoundedSemaphore(_AT_ONCE)
         if ":" in place[0]:
             self.address_family = socket.AF_INET6
@@ -134,11 +144,10 @@ class _Request(BaseHTTPRequestHandler):
             case "/healthz":
                 return 200, b"ok\n", _PLAIN
             case "/readyz":
-                healths = [health_of(one) for one in list(self.server.clusters)]
-                # Before its clusters are there, a process is not ready for anything.
-                ready = bool(healths) and all(one.ready for one in healths)
+                healths = self.server.healths()
                 words = "".join(f"{one.cluster}: {one}\n" for one in healths)
-                return 200 if ready else 503, (words or "starting\n").encode(), _PLAIN
+                ready = all(one.ready for one in healths)
+                return 200 if ready else 503, words.encode(), _PLAIN
             case _:
                 return 404, b"/metrics, /healthz and /readyz are here\n", _PLAIN
 

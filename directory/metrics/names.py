@@ -91,6 +91,12 @@ METRICS: Final = (
     Metric("kdir_rpc_open_streams", "gauge", "Open streams.", ("listen", "method")),
     Metric("kdir_rpc_open_streams_limit", "gauge", "Streams at a time, at most.", ("listen",)),
     Metric(
+        "kdir_rpc_late_requests_total",
+        "counter",
+        "Calls that were ended because their request did not come.",
+        ("listen",),
+    ),
+    Metric(
         "kdir_rpc_waiting_calls",
         "gauge",
         "Calls that no thread took yet, of reads and of writes.",

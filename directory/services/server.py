@@ -157,6 +157,11 @@ class DirectoryServer:
         return self._writes.waiting
 
     @property
+    def late_requests(self) -> int:
+        """Calls that were ended because their request did not come."""
+        return self._arrivals.cancelled
+
+    @property
     def limits(self) -> Limits:
         """The bounds of this server."""
         return self._limits

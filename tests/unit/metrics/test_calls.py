@@ -12,6 +12,7 @@ import pytest
 from kdir.v1 import resolve_pb2
 
 from directory.metrics.calls import CallMetrics
+from directory.services.arrivals import Arrivals
 from directory.services.call import CURRENT, Call
 from directory.services.interceptors.malformed import Malformed
 from directory.services.rpc import _stream, _unary
@@ -91,7 +92,8 @@ def ask(
     context: Context,
     request: Any = REQUEST,
 ) -> Any:
-    return _unary(handler, METHOD, calls, 30.0)(request, context)  # type: ignore[arg-type]
+    behave = _unary(handler, METHOD, calls, 30.0, Arrivals())
+    return behave(iter([request]), context)  # type: ignore[arg-type]
 
 
 def raising(error: BaseException) -> Callable[[Any, Call], Any]:
