@@ -21,6 +21,8 @@ class Link:
         self._port = int(port)
         self._open = asyncio.Event()
         self._open.set()
+        self._answers = asyncio.Event()
+        self._answers.set()
         self._refuses = False
         self._writers: set[asyncio.StreamWriter] = set()
         self.endpoint = ""
@@ -37,6 +39,10 @@ class Link:
         """Connections stay, and new ones are taken, but nothing passes until ``heal``."""
         self._links.run(self._blackhole())
 
+    def swallow_answers(self) -> None:
+        """What is sent arrives, but nothing comes back until ``heal``."""
+        self._links.run(self._swallow_answers())
+
     def heal(self) -> None:
         """Passes on again, also what was held back."""
         self._links.run(self._heal())
@@ -44,14 +50,19 @@ class Link:
     async def _cut(self) -> None:
         self._refuses = True
         self._open.set()
+        self._answers.set()
         for writer in list(self._writers):
             writer.transport.abort()
 
     async def _blackhole(self) -> None:
         self._open.clear()
 
+    async def _swallow_answers(self) -> None:
+        self._answers.clear()
+
     async def _heal(self) -> None:
         self._refuses = False
+        self._answers.set()
         self._open.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,8 +82,8 @@ class Link:
         self._writers |= {writer, to_writer}
         try:
             passing = [
-                asyncio.create_task(self._pass(reader, to_writer)),
-                asyncio.create_task(self._pass(to_reader, writer)),
+                asyncio.create_task(self._pass(reader, to_writer, self._open)),
+                asyncio.create_task(self._pass(to_reader, writer, self._open, self._answers)),
             ]
             await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
             for task in passing:
@@ -82,10 +93,13 @@ class Link:
             writer.transport.abort()
             to_writer.transport.abort()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *gates: asyncio.Event
+    ) -> None:
         with suppress(OSError):
             while data := await reader.read(65_536):
-                await self._open.wait()
+                for gate in gates:
+                    await gate.wait()
                 writer.write(data)
                 await writer.drain()
 

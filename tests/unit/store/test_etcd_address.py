@@ -1,0 +1,113 @@
+"""Addresses of stores in etcd: each part checked, and no password shown."""
+
+from pathlib import Path
+
+import pytest
+
+from directory.store.addresses import describe_address
+from directory.store.base import Incompatible
+from directory.store.etcd.address import EtcdAddress
+from directory.store.etcd.layout import Layout
+
+SECRET = "s3cret"
+
+
+def test_all_parts() -> None:
+    address = EtcdAddress.parse(
+        f"etcd://kd%40ir:{SECRET}%2F@a:2379,b.example:12379,[::1]:2379,c/kdir/la-tracking"
+        "?ca=/etc/ca.pem&cert=/etc/kdir.pem&key=/etc/my%20key.pem"
+    )
+    assert address.endpoints == ("a:2379", "b.example:12379", "[::1]:2379", "c:2379")
+    assert address.prefix == "/kdir/la-tracking"
+    assert address.root == b"/kdir/la-tracking/"
+    assert address.user == "kd@ir"
+    assert address.password() == f"{SECRET}/"
+    assert (address.ca, address.cert, address.key) == (
+        "/etc/ca.pem",
+        "/etc/kdir.pem",
+        "/etc/my key.pem",
+    )
+
+
+def test_what_is_shown_holds_neither_user_nor_password_nor_files(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(f"{SECRET}\n")
+    for text in (
+        f"etcd://kdir:{SECRET}@a:2379/la?ca=/ca.pem",
+        f"etcd://kdir@a:2379/la?password_file={file}",
+    ):
+        address = EtcdAddress.parse(text)
+        assert address.password() == SECRET
+        assert str(address) == describe_address(text) == "etcd://a:2379/la"
+        assert SECRET not in repr(address)
+
+
+def test_a_password_file_is_read_anew_each_time(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("old")
+    address = EtcdAddress.parse(f"etcd://kdir@a:2379/la?password_file={file}")
+    assert address.password() == "old"
+    file.write_text("new\r\n")
+    assert address.password() == "new"
+    file.unlink()
+    with pytest.raises(Incompatible, match=r"password_file: cannot read .*No such file"):
+        address.password()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("etcd://a:2379", "prefix: found ''; a prefix of the cluster's own, such as /la"),
+        ("etcd://a:2379/", "prefix: found '/'; a prefix of the cluster's own"),
+        ("etcd://a:2379/la/", "prefix: found '/la/'"),
+        ("etcd://a:2379/la//b", "prefix: found '/la//b'"),
+        ("etcd://a:2379/la/../b", "prefix: found '/la/../b'"),
+        ("etcd://a:2379/l a", "prefix: found '/l a'"),
+        (f"etcd://a:2379/{'x' * 200}", "prefix: .* at most 200 bytes"),
+        ("etcd:///la", "endpoint: found ''; HOST:PORT"),
+        ("etcd://a:2379,/la", "endpoint: found ''; HOST:PORT"),
+        ("etcd://a:port/la", "endpoint: found 'a:port'; HOST:PORT"),
+        ("etcd://a:0/la", "endpoint: found 'a:0'; a port from 1 to 65535"),
+        ("etcd://a:70000/la", "endpoint: found 'a:70000'; a port from 1 to 65535"),
+        ("etcd://a b:2379/la", "endpoint: found 'a b:2379'"),
+        ("etcd://a:1,a:1/la", "endpoints: found 'a:1,a:1'; each member once"),
+        ("etcd://a:1/la?passwordfile=/x", "'passwordfile'; the nearest known one is 'password_f"),
+        ("etcd://a:1/la?ca=", "ca: found ''; ca=FILE"),
+        ("etcd://a:1/la?ca=/a&ca=/b", "ca: found '/b'; ca=FILE, once"),
+        ("etcd://a:1/la?cert=/c", "cert: found '/c'; cert and key together"),
+        ("etcd://a:1/la?key=/k", "key: found '/k'; cert and key together"),
+        ("etcd://a:1/la?cert=/c&key=/k", "cert: found '/c'; ca=FILE with it"),
+        ("etcd://kdir@a:1/la", r"user: found 'kdir'; a user with \?password_file=FILE"),
+        ("etcd://a:1/la?password_file=/p", "password_file: found '/p'; USER@ before the hosts"),
+        ("sqlite:///x", r"an address: found 'sqlite://…'; etcd://HOST"),
+    ],
+)
+def test_each_mistake_is_a_sentence_that_says_what_would_be_right(text: str, words: str) -> None:
+    with pytest.raises(Incompatible, match=f"store etcd://…: .*{words}"):
+        EtcdAddress.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"etcd://:{SECRET}@a:1/la",
+        f"etcd://kdir:{SECRET}/more@a:1/la",
+        f"etcd://kdir:a?{SECRET}@a:1/la",
+        f"etcd://kdir:{SECRET}@a:nonsense/la",
+        f"etcd://kdir:{SECRET}@a:1",
+        f"etcd://kdir:{SECRET}@a:1/la?password_file=/p",
+        f"etcd://kdir:{SECRET}@a:1/la?password=x",
+    ],
+)
+def test_no_mistake_shows_a_password(text: str) -> None:
+    with pytest.raises(Incompatible) as refused:
+        EtcdAddress.parse(text)
+    assert SECRET not in str(refused.value)
+
+
+def test_one_prefix_holds_nothing_of_another() -> None:
+    la = Layout(EtcdAddress.parse("etcd://a/la").root)
+    for other in ("etcd://a/la2", "etcd://a/la.b", "etcd://a/l", "etcd://a/la-x"):
+        foreign = Layout(EtcdAddress.parse(other).root)
+        for key in (foreign.commit, foreign.identity, foreign.row(b"k"), foreign.alive):
+            assert not la.root <= key < la.root_end
