@@ -82,8 +82,7 @@ def health_of(cluster: Cluster) -> Health:
 
 
 def healths_of(names: Iterable[str], clusters: Iterable[Cluster]) -> list[Health]:
-    """Of every cluster that a process is to serve; one whose store was not reached yet is loading.
-    """
+    """Of every cluster that a process is to serve; one that is not open yet is loading."""
     opened = {cluster.config.cluster: health_of(cluster) for cluster in list(clusters)}
     return [opened.get(name) or Health(name, State.LOADING, ready=False) for name in names]
 

@@ -286,8 +286,8 @@ def _run(
     clusters: list[Cluster] = []
     places: list[Place] = []
     with ExitStack() as stack:
-        # Told first, ended last: who asks in between hears that nothing is ready.
         names = [config.cluster for config in configs]
+        # Told first, ended last: who asks in between hears that nothing is ready.
         for address in metrics:
             stack.enter_context(closing(_told_to_prometheus(address, names, clusters, servers)))
         stack.callback(_end, places)
