@@ -76,6 +76,7 @@ def test_a_parent_knows_every_server_of_a_child_and_misses_none_that_dies(start:
     root = start("/", "root")
     one, two = joined(start, [root], 2)
     one.mkdir("/la/x")
+    eventually(lambda: two.outcome("/la/x") == "resolution")
     holder, other = (one, two) if one.status().parent.linked else (two, one)
     holder.kill()
     # At once: the link is gone, and nobody has told the parent of anything yet.
