@@ -102,8 +102,8 @@ def _cluster(sheet: _Sheet, cluster: Cluster) -> None:
     mount = str(cluster.mount)
     sheet.put("kdir_server_info", 1, name, cluster.cluster_id, cluster.server_id, mount, VERSION)
     sheet.put("kdir_replica_age_seconds", replica.age_seconds, name)
-    sheet.put("kdir_watch_restarts_total", getattr(replica, "watch_restarts", 0), name)
-    sheet.put("kdir_replica_reloads_total", getattr(replica, "reloads", 0), name)
+    sheet.put("kdir_watch_restarts_total", replica.watch_restarts, name)
+    sheet.put("kdir_replica_reloads_total", replica.reloads, name)
     for outcome, commits in cluster.store.commits.items():
         sheet.spread("kdir_store_commit_duration_seconds", commits, name, outcome)
     for outcome, count in cluster.store.reads().items():

@@ -205,8 +205,8 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
     out.age_seconds = replica.age_seconds
     # For operators, as the store's address is; but never a password.
     out.message = logs.redacted(replica.trouble)
-    out.watch_restarts = getattr(replica, "watch_restarts", 0)
-    out.reloads = getattr(replica, "reloads", 0)
+    out.watch_restarts = replica.watch_restarts
+    out.reloads = replica.reloads
     out.sealed = store.identity.sealed
     if store.last_commit_seconds is not None:
         out.last_commit_seconds = store.last_commit_seconds
