@@ -1,6 +1,6 @@
 """The six watch guarantees after random operations with a fault every second, on a real etcd.
 
-The short version; the long one is ``python -m tests.fault.etcd.chaos --operations 10000``.
+``pytest --soak`` makes 10,000 of them, ``python -m tests.fault.etcd.chaos --operations N`` any.
 """
 
 import random
@@ -17,11 +17,12 @@ from tests.fault.etcd.chaos import Run
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_S1_S2_S3_random_operations_with_a_fault_every_second_breach_no_guarantee(
-    etcd_clusters: Callable[..., EtcdCluster],
+    etcd_clusters: Callable[..., EtcdCluster], request: pytest.FixtureRequest
 ) -> None:
+    operations = 10_000 if request.config.getoption("--soak") else 2_500
     seed = random.randrange(1 << 30)
     with etcd_clusters() as cluster:
-        outcome = Run(cluster, seed).go(2_500)
+        outcome = Run(cluster, seed).go(operations)
     assert outcome.violations == [], f"seed {seed}: {outcome}"
     assert outcome.same, f"seed {seed}: {outcome}"
     assert outcome.acknowledged > 1_000, f"seed {seed}: {outcome}"
