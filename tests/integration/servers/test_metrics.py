@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import socket
+import sqlite3
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ from kdir.v1 import watch_pb2
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open
 from prometheus_client.parser import text_string_to_metric_families as read_plain
 
+from deploy.local.etcd import EtcdCluster
 from deploy.local.ports import free_port
+from deploy.local.process import LocalProcess
 from directory.metrics.names import METRICS
 from tests.command_line import run
 from tests.federation import Federation, Server, eventually
@@ -243,6 +247,70 @@ def test_S4_with_the_store_away_a_scrape_goes_on_and_every_place_uses_the_same_w
         eventually(lambda one=one: ready(one) == (200, "la: serving\n"))  # type: ignore[misc]
         eventually(lambda one=one: serving(one))  # type: ignore[misc]
         assert Scrape(one).one("kdir_replica_age_seconds") == 0
+
+
+def test_S5_a_store_that_was_never_there_is_loading_everywhere(tmp_path: Path) -> None:
+    process = LocalProcess(
+        [
+            *(sys.executable, "-m", "directory", "--mount", "/la", "--listen", "127.0.0.1:0"),
+            *("--store", f"etcd://{DEAD}/la", "--metrics", "127.0.0.1:0"),
+        ],
+        tmp_path / "server.log",
+    )
+    process.start()
+    try:
+        process.await_ready(lambda: "metrics on" in process.log.read_text(), 30)
+        (address,) = re.findall(r"http://(\S+)/metrics", process.log.read_text())
+        assert ask(address, "/readyz")[::2] == (503, "la: loading\n")
+        assert ask(address, "/healthz")[0] == 200
+        scrape = Scrape(address)
+        assert (scrape.one("kdir_ready"), scrape.states()) == (0, ["loading"])
+        # What is not known is not 0.
+        assert not scrape.all("kdir_topics")
+        assert not scrape.all("kdir_replica_revision")
+    finally:
+        process.kill()
+
+
+def test_S3_a_scrape_does_not_wait_for_a_store_that_hangs(
+    start: Start, etcd_clusters: Callable[..., EtcdCluster]
+) -> None:
+    with etcd_clusters(members=1) as etcd:
+        (member,) = etcd.members
+        server = start("/la", **ANYWHERE, store=f"etcd://{member.endpoint}/la")
+        server.mkdir("/la/x")
+        member.pause()
+        try:
+            eventually(lambda: Scrape(server).states() == ["stale"], timeout_seconds=60)
+            begun = time.monotonic()
+            for _ in range(20):
+                assert Scrape(server).one("kdir_replica_age_seconds") > 0
+                assert ready(server)[0] == 200
+            assert time.monotonic() - begun < 20  # 40 answers, each without the store
+        finally:
+            member.resume()
+        eventually(lambda: Scrape(server).states() == ["serving"], timeout_seconds=60)
+        server.mkdir("/la/y")
+        commits = "kdir_store_commit_duration_seconds_count"
+        assert Scrape(server).one(commits, outcome="committed") >= 2
+
+
+def test_S2_S11_a_reload_is_counted(start: Start, tmp_path: Path) -> None:
+    server = start("/la", **ANYWHERE)
+    server.mkdir("/la/kept")
+    backup = tmp_path / "backup.db"
+    with closing(sqlite3.connect(store_of(server))) as source:
+        source.execute("VACUUM INTO ?", (str(backup),))
+    server.mkdir("/la/lost")
+    assert Scrape(server).one("kdir_replica_reloads_total") == 0
+    for leftover in ("-wal", "-shm"):
+        Path(f"{store_of(server)}{leftover}").unlink(missing_ok=True)
+    backup.rename(store_of(server))
+    eventually(lambda: Scrape(server).one("kdir_replica_reloads_total") == 1)
+    assert server.outcome("/la/lost") == "absent"
+    status = server.status().store_status
+    assert (status.reloads, status.sealed) == (1, "")
+    assert status.revision >= Scrape(server).one("kdir_replica_revision") > 0
 
 
 def test_an_unmounted_child_says_so_and_is_still_to_be_asked(tmp_path: Path) -> None:
