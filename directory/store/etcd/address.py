@@ -100,6 +100,13 @@ class EtcdAddress:
         """What all keys of the cluster begin with: the slash keeps ``/la`` out of ``/la2``."""
         return f"{self.prefix}/".encode()
 
+    @property
+    def who(self) -> str:
+        """As whom etcd sees us, for people."""
+        if self.user:
+            return f"user {self.user}"
+        return "the user that its certificate names" if self.cert else "somebody without a user"
+
     def password(self) -> str:
         """The password, read anew each time: it may have been changed in its file.
 

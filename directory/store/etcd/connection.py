@@ -268,7 +268,7 @@ class EtcdConnection:
         try:
             return self._metadata(number, deadline)
         except grpc.RpcError as error:
-            raise final(error, str(self), self.address.user or "anybody") from error
+            raise final(error, str(self), self.address.who) from error
         except _Unsent as error:
             raise StoreAway(f"{self._endpoint(number)}: {error}") from error
 
@@ -368,7 +368,7 @@ class EtcdConnection:
         except grpc.RpcError as error:
             said = words(error)
             if trouble_of(error) in (Trouble.FINAL, Trouble.LOGIN):
-                raise final(error, str(self), self.address.user or "anybody") from error
+                raise final(error, str(self), self.address.who) from error
         self.leave(number, said)
         raise StoreAway(f"{self._endpoint(number)}: {said}")
 
@@ -415,6 +415,8 @@ class EtcdConnection:
                 if last or not self.address.user or trouble_of(error) is not Trouble.LOGIN:
                     raise
                 self.forget_token(token)
+            except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
+                raise _Unsent(str(error)) from error
             else:
                 self._answered_at[number] = self._clock()
                 return answer
@@ -436,7 +438,7 @@ class EtcdConnection:
                     said = words(error)
                     trouble = trouble_of(error)
                     if trouble in (Trouble.FINAL, Trouble.LOGIN):
-                        raise final(error, str(self), self.address.user or "anybody") from error
+                        raise final(error, str(self), self.address.who) from error
                     self.leave(number, said)
                     if trouble not in again:
                         raise StoreAway(f"{self._endpoint(number)}: {said}") from error

@@ -50,7 +50,6 @@ class Trouble(enum.Enum):
 
 _UNREACHED: Final = (
     "failed to connect to all addresses",  # gRPC's: no connection, so nothing was sent
-    "Channel closed",
     "etcdserver: no leader",  # told before anything is proposed, to who requires a leader
     "etcdserver: too many requests",
     "etcdserver: server is not ready",
@@ -85,7 +84,7 @@ def trouble_of(error: grpc.RpcError) -> Trouble:
     return Trouble.UNKNOWN if error.code() in _ELSEWHERE else Trouble.FINAL
 
 
-def final(error: grpc.RpcError, store: str, user: str) -> Exception:
+def final(error: grpc.RpcError, store: str, who: str) -> Exception:
     """What a ``FINAL`` one is to the caller."""
     said = words(error)
     match error.code():
@@ -102,12 +101,12 @@ def final(error: grpc.RpcError, store: str, user: str) -> Exception:
             return TooLarge(said)
         case grpc.StatusCode.PERMISSION_DENIED:
             return Refused(
-                f"{store}: etcd does not let {user} do this: its role needs readwrite on all keys"
+                f"{store}: etcd does not let {who} do this: its role needs readwrite on all keys"
                 " that begin with the prefix and a slash"
             )
         case _ if "user name is empty" in said:
             return Refused(f"{store}: etcd wants a user: etcd://USER@…?password_file=FILE")
         case _ if "authentication failed" in said:
-            return Refused(f"{store}: etcd does not know user {user} with this password")
+            return Refused(f"{store}: etcd does not know {who} with this password")
         case _:
             return Refused(f"{store}: {said}")
