@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Self, assert_never
+from typing import Final, Self
 
 from directory.namespace.keys import role_key
 from directory.store.base import (
@@ -27,16 +27,13 @@ from directory.store.base import (
     Incompatible,
     KeyIs,
     Limits,
-    NothingNewer,
     Put,
-    Remove,
     Row,
     Sealed,
     Transaction,
-    Write,
 )
 from directory.store.database import BUSY_SECONDS, DatabaseFile, away_on_error
-from directory.store.schema import Head, head_of, sealed_of
+from directory.store.schema import head_of, sealed_of
 from directory.store.sqlite_announcing import (
     AliveFile,
     SqliteAnnouncement,
@@ -44,6 +41,7 @@ from directory.store.sqlite_announcing import (
     note,
     remove_strays,
 )
+from directory.store.sqlite_change import Change, key_range
 from directory.store.sqlite_sealing import SqliteSealing
 from directory.store.sqlite_watch import News, SqliteWatch
 
@@ -52,7 +50,6 @@ __all__ = ["HISTORY_WRITES", "LIMITS", "SqliteStore", "database_path"]
 LIMITS: Final = Limits(max_writes=20_000, max_bytes=16 * 1024 * 1024)
 HISTORY_WRITES: Final = 100_000
 """So many writes a watch may be behind before it has to load again."""
-_PRUNE_WRITES: Final = 4_000  # about so many a commit, so that no single one is slow
 _PAGE_ROWS: Final = 2_000
 _ROLE: Final = re.compile(r"[a-z0-9-]{1,64}")
 _SCHEME: Final = "sqlite:///"
@@ -82,14 +79,6 @@ def database_path(address: str) -> Path:
             f" slashes, {_SCHEME}{rooted}"
         )
     return path
-
-
-def _range(prefix: bytes, column: str = "key") -> tuple[str, tuple[bytes, ...]]:
-    """The condition, with its parameters, for keys that begin with the prefix."""
-    stem = prefix.rstrip(b"\xff")
-    if not stem:  # no key is above all of these
-        return f"{column} >= ?", (prefix,)
-    return f"{column} >= ? AND {column} < ?", (prefix, stem[:-1] + bytes([stem[-1] + 1]))
 
 
 class SqliteStore:
@@ -149,7 +138,7 @@ class SqliteStore:
         return SqliteLoading(self._file.path, connection, sorted(prefixes))
 
     def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
-        where, bounds = _range(prefix)
+        where, bounds = key_range(prefix)
         with self._file.reading() as connection:
             rows = connection.execute(
                 f"SELECT key, value, revision FROM kv WHERE {where} AND key > ?"  # noqa: S608 - our own words
@@ -175,7 +164,7 @@ class SqliteStore:
         return Committed(change.head.revision, change.head.commit_id)
 
     @contextmanager
-    def _changing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[_Change]:
+    def _changing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[Change]:
         """One transaction, committed at its end if something was written in it."""
         with self._file.writing(timeout_seconds) as connection, away_on_error(self._file.path):
             connection.execute("BEGIN IMMEDIATE")
@@ -183,7 +172,7 @@ class SqliteStore:
                 self._file.notice_sealed(sealed)
                 raise Sealed(f"{self._file.path}: {sealed}")
             before = head_of(connection)
-            change = _Change(connection, before, self._write)
+            change = Change(connection, before, self._history_writes)
             yield change
             if change.head is before:
                 connection.execute("ROLLBACK")
@@ -191,54 +180,6 @@ class SqliteStore:
             connection.execute("COMMIT")
             self._file.committed(change.head)
         self._news.tell()
-
-    def _write(self, connection: sqlite3.Connection, head: Head, writes: tuple[Write, ...]) -> Head:
-        revision, commit_id = head.revision + 1, secrets.token_hex(8)
-        puts: list[tuple[bytes, bytes, int]] = []
-        removes: list[tuple[bytes]] = []
-        log: list[tuple[int, int, bytes, bytes | None]] = []
-        for position, write in enumerate(writes):
-            match write:
-                case Put(key, value):
-                    puts.append((key, value, revision))
-                    log.append((revision, position, key, value))
-                case Remove(key):
-                    removes.append((key,))
-                    log.append((revision, position, key, None))
-                case _:
-                    assert_never(write)
-        connection.executemany("INSERT OR REPLACE INTO kv VALUES (?, ?, ?)", puts)
-        connection.executemany("DELETE FROM kv WHERE key = ?", removes)
-        connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?)", log)
-        after = Head(revision, commit_id, head.writes_total + len(writes), head.incarnation)
-        connection.execute(
-            "INSERT INTO commits VALUES (?, ?, ?)", (revision, commit_id, after.writes_total)
-        )
-        self._prune(connection, after)
-        return after
-
-    def _prune(self, connection: sqlite3.Connection, head: Head) -> None:
-        """Forgets the oldest commits, but never those whose writes are within the bound; more than
-        each commit adds, so that a backlog melts.
-        """
-        (begin,) = connection.execute(
-            "SELECT writes_total FROM commits ORDER BY revision LIMIT 1"
-        ).fetchone()
-        spare = head.writes_total - self._history_writes - begin
-        if spare <= 0:
-            return
-        floor = None
-        for revision, total in connection.execute(
-            "SELECT revision, writes_total FROM commits ORDER BY revision LIMIT -1 OFFSET 1"
-        ):
-            if total - begin > spare:
-                break
-            floor = revision
-            if total - begin >= _PRUNE_WRITES:
-                break
-        if floor is not None:
-            connection.execute("DELETE FROM log WHERE revision <= ?", (floor,))
-            connection.execute("DELETE FROM commits WHERE revision < ?", (floor,))
 
     # -- sealing -----------------------------------------------------------------------------
 
@@ -330,38 +271,6 @@ class SqliteStore:
         return len(dead)
 
 
-class _Change:
-    """A transaction under way."""
-
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        head: Head,
-        write: Callable[[sqlite3.Connection, Head, tuple[Write, ...]], Head],
-    ) -> None:
-        self.connection: Final = connection
-        self.head = head
-        self._write: Final = write
-
-    def first_broken(self, guards: Sequence[Guard]) -> Guard | None:
-        """The first guard that does not hold."""
-        return next((one for one in guards if not _holds(self.connection, one, self.head)), None)
-
-    def write(self, writes: tuple[Write, ...]) -> None:
-        """To be done once: it makes the next revision."""
-        self.head = self._write(self.connection, self.head, writes)
-
-    def announced_as(self, key: bytes, token: str) -> bool:
-        """Whether an announced key belongs to this token."""
-        query = "SELECT 1 FROM announced WHERE key = ? AND token = ?"
-        return self.connection.execute(query, (key, token)).fetchone() is not None
-
-    def forget_announced(self, keys: Sequence[bytes]) -> None:
-        """Removes announced keys."""
-        self.connection.executemany("DELETE FROM announced WHERE key = ?", [(key,) for key in keys])
-        self.write(tuple(Remove(key) for key in keys))
-
-
 class SqliteLeadership:
     """A role held by a lock that the kernel frees when the process ends, however it ends."""
 
@@ -416,7 +325,7 @@ class SqliteLoading:
         """To be walked once: its end, or its being dropped, ends the transaction."""
         try:
             for prefix in self._prefixes:
-                where, bounds = _range(prefix)
+                where, bounds = key_range(prefix)
                 with away_on_error(self._path):
                     cursor = self._connection.execute(
                         f"SELECT key, value FROM kv WHERE {where} ORDER BY key",  # noqa: S608 - our own words
@@ -444,30 +353,3 @@ def _refuse_oversized(transaction: Transaction) -> None:
         keys.add(write.key)
     if size > LIMITS.max_bytes:
         raise ValueError(f"{size} bytes; one transaction holds {LIMITS.max_bytes}")
-
-
-def _holds(connection: sqlite3.Connection, guard: Guard, head: Head) -> bool:
-    match guard:
-        case KeyIs(key, value):
-            row = connection.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
-            return value is None if row is None else bool(row[0] == value)
-        case NothingNewer(prefix, revision):
-            return not _written_after(connection, prefix, revision, head)
-        case _:
-            assert_never(guard)
-
-
-def _written_after(
-    connection: sqlite3.Connection, prefix: bytes, revision: int, head: Head
-) -> bool:
-    """By the log: a directory may hold a million keys, while the changes since a snapshot are few.
-    A key that was written and removed since does not count. What the log cannot say, for its
-    revision is of another life or pruned, counts as written: a newer snapshot will tell.
-    """
-    (oldest,) = connection.execute("SELECT min(revision) FROM commits").fetchone()
-    if not oldest <= revision <= head.revision:
-        return True
-    where, bounds = _range(prefix, "kv.key")
-    query = f"""SELECT 1 FROM log CROSS JOIN kv ON kv.key = log.key
-        WHERE log.revision > ? AND {where} LIMIT 1"""  # noqa: S608 - our own words
-    return connection.execute(query, (revision, *bounds)).fetchone() is not None

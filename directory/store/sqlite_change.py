@@ -1,0 +1,130 @@
+"""One transaction of a sqlite store, from its guards to its log; refuses to begin or to end it."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from typing import Final, assert_never
+
+from directory.store.base import Guard, KeyIs, NothingNewer, Put, Remove, Write
+from directory.store.schema import Head
+
+__all__ = ["Change", "key_range"]
+
+_PRUNE_WRITES: Final = 4_000  # about so many a commit, so that no single one is slow
+
+
+def key_range(prefix: bytes, column: str = "key") -> tuple[str, tuple[bytes, ...]]:
+    """The condition, with its parameters, for keys that begin with the prefix."""
+    stem = prefix.rstrip(b"\xff")
+    if not stem:  # no key is above all of these
+        return f"{column} >= ?", (prefix,)
+    return f"{column} >= ? AND {column} < ?", (prefix, stem[:-1] + bytes([stem[-1] + 1]))
+
+
+class Change:
+    """A transaction under way. ``history_writes``: so many are kept for watches."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        head: Head,
+        history_writes: int,
+    ) -> None:
+        self.connection: Final = connection
+        self.head = head
+        """What it builds on; once something is written, what it makes."""
+        self._history_writes: Final = history_writes
+
+    def first_broken(self, guards: Sequence[Guard]) -> Guard | None:
+        """The first guard that does not hold."""
+        return next((one for one in guards if not _holds(self.connection, one, self.head)), None)
+
+    def write(self, writes: tuple[Write, ...]) -> None:
+        """Makes the next revision; to be done once."""
+        connection, head = self.connection, self.head
+        revision, commit_id = head.revision + 1, secrets.token_hex(8)
+        puts: list[tuple[bytes, bytes, int]] = []
+        removes: list[tuple[bytes]] = []
+        log: list[tuple[int, int, bytes, bytes | None]] = []
+        for position, write in enumerate(writes):
+            match write:
+                case Put(key, value):
+                    puts.append((key, value, revision))
+                    log.append((revision, position, key, value))
+                case Remove(key):
+                    removes.append((key,))
+                    log.append((revision, position, key, None))
+                case _:
+                    assert_never(write)
+        connection.executemany("INSERT OR REPLACE INTO kv VALUES (?, ?, ?)", puts)
+        connection.executemany("DELETE FROM kv WHERE key = ?", removes)
+        connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?)", log)
+        after = Head(revision, commit_id, head.writes_total + len(writes), head.incarnation)
+        connection.execute(
+            "INSERT INTO commits VALUES (?, ?, ?)", (revision, commit_id, after.writes_total)
+        )
+        self._prune(after)
+        self.head = after
+
+    def _prune(self, head: Head) -> None:
+        """Forgets the oldest commits, but never those whose writes are within the bound; more than
+        each commit adds, so that a backlog melts.
+        """
+        connection = self.connection
+        (begin,) = connection.execute(
+            "SELECT writes_total FROM commits ORDER BY revision LIMIT 1"
+        ).fetchone()
+        spare = head.writes_total - self._history_writes - begin
+        if spare <= 0:
+            return
+        floor = None
+        for revision, total in connection.execute(
+            "SELECT revision, writes_total FROM commits ORDER BY revision LIMIT -1 OFFSET 1"
+        ):
+            if total - begin > spare:
+                break
+            floor = revision
+            if total - begin >= _PRUNE_WRITES:
+                break
+        if floor is not None:
+            connection.execute("DELETE FROM log WHERE revision <= ?", (floor,))
+            connection.execute("DELETE FROM commits WHERE revision < ?", (floor,))
+
+    def announced_as(self, key: bytes, token: str) -> bool:
+        """Whether an announced key belongs to this token."""
+        query = "SELECT 1 FROM announced WHERE key = ? AND token = ?"
+        return self.connection.execute(query, (key, token)).fetchone() is not None
+
+    def forget_announced(self, keys: Sequence[bytes]) -> None:
+        """Removes announced keys."""
+        self.connection.executemany("DELETE FROM announced WHERE key = ?", [(key,) for key in keys])
+        self.write(tuple(Remove(key) for key in keys))
+
+
+def _holds(connection: sqlite3.Connection, guard: Guard, head: Head) -> bool:
+    match guard:
+        case KeyIs(key, value):
+            row = connection.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
+            return value is None if row is None else bool(row[0] == value)
+        case NothingNewer(prefix, revision):
+            return not _written_after(connection, prefix, revision, head)
+        case _:
+            assert_never(guard)
+
+
+def _written_after(
+    connection: sqlite3.Connection, prefix: bytes, revision: int, head: Head
+) -> bool:
+    """By the log: a directory may hold a million keys, while the changes since a snapshot are few.
+    A key that was written and removed since does not count. What the log cannot say, for its
+    revision is of another life or pruned, counts as written: a newer snapshot will tell.
+    """
+    (oldest,) = connection.execute("SELECT min(revision) FROM commits").fetchone()
+    if not oldest <= revision <= head.revision:
+        return True
+    where, bounds = key_range(prefix, "kv.key")
+    query = f"""SELECT 1 FROM log CROSS JOIN kv ON kv.key = log.key
+        WHERE log.revision > ? AND {where} LIMIT 1"""  # noqa: S608 - our own words
+    return connection.execute(query, (revision, *bounds)).fetchone() is not None
