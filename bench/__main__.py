@@ -14,7 +14,7 @@ from importlib import import_module
 from bench.readme import refresh
 from bench.rows import show, write
 
-NAMES = ("namespace", "resolving", "client", "startup", "index", "authorization")
+NAMES = ("namespace", "resolving", "processes", "client", "startup", "index", "authorization")
 
 
 def main(words: list[str]) -> int:
