@@ -23,9 +23,11 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     whenever such a one changes
     k/<name>                                        settings of the Kafka side: pin, stop
     k/removal/<entry id, 16 hex digits>             of a removed directory: whether Kafka's topics
-                                                    go too, and the path that it had
-    k/change/<id>                                   a large change on its way (kdir.v1.Progress):
-                                                    what is left is done by whoever is elected
+                                                    go too, and the path that it had; from level 2
+                                                    on how large it was, when, and whose wish it is
+    k/change/<id>                                   a large adoption on its way
+                                                    (kdir.v1.LargeChange): what is left is done by
+                                                    whoever is elected
     l/<role>                                        who holds a role (election)
     m/<server id>                                   a live server (kdir.v1.Member), gone with it
     f/level                                         the finalised feature level, decimal; absent = 1

@@ -122,6 +122,14 @@ def _adopt_by_rules(
     for one in answer.adoptions:
         counts[one.action] = counts.get(one.action, 0) + 1
     told = ", ".join(f"{action} {units.count(number)}" for action, number in counts.items())
+    if answer.omitted_count:
+        out.note(f"{units.count(answer.omitted_count)} more topics are not listed")
+    if answer.HasField("progress"):
+        from resolver.cli import progress
+
+        out.note(f"it goes on: {told}")
+        out.note(f"{progress.told(answer.progress)}; kdir stat {answer.progress.path} says more")
+        return 0
     done = "nothing was changed; it would" if arguments.flag("plan") else "done"
     out.note(f"{done}: {told or 'nothing to adopt'}")
     return 0
@@ -185,7 +193,9 @@ VERBS: Final = (
         details=(
             "With --topic, that one topic of the cluster is adopted as PATH. With --map, all\n"
             "topics of the cluster that PATH is in, by ordered rules; the first that takes a name\n"
-            "decides, what none takes stays flat. Nothing is changed in Kafka. FILE is TOML:\n"
+            "decides, what none takes stays flat. Nothing is changed in Kafka. What is too much\n"
+            "for one command goes on when it has ended, also when a server dies: kdir stat shows\n"
+            "how far it is. FILE is TOML:\n"
             "\n"
             "    [[rule]]\n"
             '    match = "search.*"      # a glob over the whole name\n'

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resolver.cli import units
 from resolver.cli.entries import COLUMNS, display_name, display_path, kind_of, row
-from resolver.cli.output import Column, Output, Styled, Table
+from resolver.cli.output import Column, Output, Styled, Table, plain
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import Place, place
-from resolver.errors import KdirError, NoRoute
+from resolver.errors import Absent, KdirError, NoRoute
 
 if TYPE_CHECKING:
-    from kdir.v1 import directory_pb2, entry_pb2, policies_pb2, resolve_pb2
+    from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2, resolve_pb2
 
     from resolver.cli.session import Session
     from resolver.listing import Listed, NotListed
@@ -225,19 +225,59 @@ def _tree(session: Session, arguments: Arguments) -> int:
 
 
 def _stat(session: Session, arguments: Arguments) -> int:
+    from resolver.cli.progress import told
     from resolver.cli.writing import each
 
     def show(where: Place) -> None:
-        answer = _get(session, where)
+        try:
+            answer = _get(session, where)
+        except Absent:
+            _tell_removal(session, where)
+            raise
         out = session.out
+        changes = _changes(session, where, answer) if out.format != "name" else []
         if out.structured:
-            out.record(answer.entry)
+            record = plain(answer.entry)
+            if changes:
+                record["progress"] = [plain(one) for one in changes]
+            out.record(record)
         elif out.format == "name":
             out.line(display_path(answer.entry))
         else:
             out.lines(_facts(answer.entry, answer.authority, human=out.human))
+            for one in changes:
+                out.note(told(one))
 
     return each(session, arguments.many("PATH"), show)
+
+
+def _changes(
+    session: Session, where: Place, answer: directory_pb2.GetEntryResponse
+) -> list[admin_pb2.Progress]:
+    """The large changes on their way in a cluster: they are told of where it is mounted."""
+    from resolver.cli.progress import under_way
+
+    mounted = answer.authority.cluster.mount == str(where.path)
+    if not mounted and kind_of(answer.entry) != "mount":
+        return []
+    try:
+        return under_way(session, where.path)
+    except KdirError:
+        return []  # the entry is what was asked for
+
+
+def _tell_removal(session: Session, where: Place) -> None:
+    """Say so if what is not there is being removed."""
+    from resolver.cli.progress import told, under_way
+    from resolver.path import Path
+
+    try:
+        changes = under_way(session, where.path)
+    except KdirError:
+        return  # that it is absent is the answer
+    for one in changes:
+        if one.kind == "delete" and Path.parse(one.path).is_prefix_of(where.path):
+            session.out.note(told(one))
 
 
 def _get(session: Session, where: Place) -> directory_pb2.GetEntryResponse:
@@ -410,13 +450,15 @@ VERBS: Final = (
         run=_stat,
         details=(
             "Of a link or a mount itself; with a / behind the path, of the directory it leads to.\n"
+            "Of a cluster, by its mount, also how far large removals and adoptions are; of what\n"
+            "is being removed, how far that is.\n"
             "Policies are those set on this very entry: kdir effective shows what it inherits."
         ),
         arguments=(Argument("PATH", "path of the entry", most=None, completes="path"),),
         formats=FORMATS,
         examples=(
             ("kdir stat /la/tracking/search/clicks", "a topic"),
-            ("kdir stat /la/tracking", "the mount"),
+            ("kdir stat /la/tracking", "the mount, and what is on its way in that cluster"),
             ("kdir stat /la/tracking/", "the directory that is mounted there"),
         ),
     ),

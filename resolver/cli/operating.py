@@ -62,6 +62,8 @@ def _doctor(session: Session, arguments: Arguments) -> int:
     _set_up(session)
     for hint in dict.fromkeys(filter(None, map(_level, looks))):
         out.note(hint)
+    for change in _changes(looks):
+        out.note(change)
     for problem in problems:
         out.note(problem, "bad")
     if not problems and not session.partial:
@@ -256,6 +258,21 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
     if told:
         return Styled(told, "warn")
     return "ok" if kafka.leader else "standby"
+
+
+def _changes(looks: Sequence[_Look]) -> Iterator[str]:
+    """The large changes on their way, each once, whichever servers know of it."""
+    from resolver.cli.progress import told
+
+    seen: set[tuple[str, str]] = set()
+    for _, status in looks:
+        if isinstance(status, KdirError):
+            continue
+        cluster = status.authority.cluster
+        for one in status.progress:
+            if (cluster.cluster_id, one.change_id) not in seen:
+                seen.add((cluster.cluster_id, one.change_id))
+                yield f"{cluster.mount}: {told(one)}"
 
 
 def _problems(look: _Look) -> Iterator[str]:

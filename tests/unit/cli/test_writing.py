@@ -355,6 +355,23 @@ def test_etag_is_handed_on(kdir: Kdir) -> None:
 # -- adopt, ack ----------------------------------------------------------------------------------
 
 
+def test_an_adoption_that_goes_on_says_how_far_it_is(kdir: Kdir, tmp_path: Path) -> None:
+    kdir.answers["AdminService.AdoptTopics"] = admin_pb2.AdoptTopicsResponse(
+        adoptions=[admin_pb2.Adoption(physical_name="a", path="/a", rule=1, action="move")],
+        progress=admin_pb2.Progress(kind="adopt", path="/la", done=0, left=100_000),
+        omitted_count=99_999,
+    )
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nmatch = "*"\n')
+    ran = kdir("adopt", "/", "--map", str(rules), "-o", "name")
+    assert ran.lines == ["/a"]
+    assert ran.err == (
+        "99,999 more topics are not listed\n"
+        "it goes on: move 1\n"
+        "adopt /la: 100,000 left; kdir stat /la says more\n"
+    )
+
+
 def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) -> None:
     kdir.answers["AdminService.AdoptTopics"] = admin_pb2.AdoptTopicsResponse(
         adoptions=[
