@@ -1,6 +1,5 @@
 """Registering, knowing the others, raising the level: on a real store, one turn at a time."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,9 +7,8 @@ from pathlib import Path
 import pytest
 from kdir.v1 import admin_pb2
 
-from directory.codec import ProtoCodec
 from directory.features import FEATURE_LEVEL
-from directory.members import Behind, Members, settle_level
+from directory.members import Behind, settle_level
 from directory.namespace.entry import Kind
 from directory.namespace.keys import LEVEL, entry_key, large_change_key, member_key
 from directory.store.base import (
@@ -23,60 +21,10 @@ from directory.store.base import (
     StoreAway,
     Transaction,
 )
-from directory.store.replica import Replica
 from directory.store.sqlite import SqliteStore
-from directory.writer import Writer
 from resolver.errors import InvalidArgument, LevelNotFinalised, LostRace
-from resolver.path import ROOT
 from tests.federation import eventually
-
-
-class One:
-    """A server, without its gRPC face: store, replica, writer and membership."""
-
-    def __init__(self, path: Path, name: str, level: int, cleanup: ExitStack) -> None:
-        self.store: Store = SqliteStore(path, "la")
-        cleanup.callback(self.store.close)
-        settle_level(self.store, level)
-        self.replica = Replica(self.store, ProtoCodec())
-        self.writer = Writer(
-            self.store,
-            self.replica,
-            ProtoCodec(),
-            lambda: ROOT,
-            allow=lambda writes: self.members.allow(writes),  # noqa: PLW0108 - made below
-        )
-        self.at: tuple[str, ...] = (f"{name}:1",)
-        self.told = 0
-        self.members = Members(
-            self.store,
-            self.replica,
-            self.writer,
-            server_id=name,
-            endpoints=lambda: self.at,
-            level=level,
-        )
-        self.members.subscribe(self._count)
-        self.replica.start()
-        cleanup.callback(self.replica.stop)
-        self.replica.wait_for(0, 20)
-
-    def _count(self) -> None:
-        self.told += 1
-
-    def join(self) -> "One":
-        self.members.turn()
-        self.see()
-        return self
-
-    def see(self) -> None:
-        """Waits until the replica is as new as the store."""
-        self.replica.wait_for(self.store.load().revision, 20)
-
-    def names(self) -> list[str]:
-        self.see()
-        return [one.server for one in self.members.live()]
-
+from tests.members import One
 
 Start = Callable[..., One]
 
@@ -174,9 +122,7 @@ def test_a_lost_announcement_is_made_anew(start: Start) -> None:
 
 def test_the_dead_are_swept_by_the_living(start: Start) -> None:
     one, two = start("one").join(), start("two").join()
-    held = two.members._announcement
-    assert held is not None
-    os.close(held._alive._descriptor)  # type: ignore[attr-defined]
+    two.die()
     one.members._sweep_due = 0.0
     one.members.turn()
     assert one.names() == ["one"]
@@ -268,9 +214,7 @@ def test_a_change_is_refused_naming_the_server_until_it_left_and_somebody_said_s
 
 def test_a_dead_server_does_not_hold_the_level_up(old: Path, start: Start) -> None:
     new, dead = start("new", 2).join(), start("dead", 1).join()
-    held = dead.members._announcement
-    assert held is not None
-    os.close(held._alive._descriptor)  # type: ignore[attr-defined]
+    dead.die()
     assert new.members.finalise().level == 2
 
 

@@ -1,0 +1,72 @@
+"""A server of a cluster without its gRPC face, for tests: store, replica, writer, membership."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from directory.codec import ProtoCodec
+from directory.members import Members, settle_level
+from directory.store.base import Store
+from directory.store.replica import Replica
+from directory.store.sqlite import SqliteStore
+from directory.store.sqlite_announcing import SqliteAnnouncement
+from directory.writer import Writer
+from resolver.path import ROOT
+
+__all__ = ["One"]
+
+
+class One:
+    """One server; its turns are taken by the test."""
+
+    def __init__(self, path: Path, name: str, level: int, cleanup: ExitStack) -> None:
+        self.store: Store = SqliteStore(path, "la")
+        cleanup.callback(self.store.close)
+        settle_level(self.store, level)
+        self.replica = Replica(self.store, ProtoCodec())
+        self.writer = Writer(
+            self.store,
+            self.replica,
+            ProtoCodec(),
+            lambda: ROOT,
+            allow=lambda writes: self.members.allow(writes),  # noqa: PLW0108 - made below
+        )
+        self.at: tuple[str, ...] = (f"{name}:1",)
+        self.told = 0
+        self.members = Members(
+            self.store,
+            self.replica,
+            self.writer,
+            server_id=name,
+            endpoints=lambda: self.at,
+            level=level,
+        )
+        self.members.subscribe(self._count)
+        self.replica.start()
+        cleanup.callback(self.replica.stop)
+        self.replica.wait_for(0, 20)
+
+    def _count(self) -> None:
+        self.told += 1
+
+    def join(self) -> One:
+        self.members.turn()
+        self.see()
+        return self
+
+    def see(self) -> None:
+        """Waits until the replica is as new as the store."""
+        self.replica.wait_for(self.store.load().revision, 20)
+
+    def names(self) -> list[str]:
+        self.see()
+        return [one.server for one in self.members.live()]
+
+    def die(self) -> None:
+        """As the kernel ends a process: its locks are free, nothing is said."""
+        held = self.members._announcement
+        assert isinstance(held, SqliteAnnouncement)
+        os.close(held._alive._descriptor)
+        held._alive._descriptor = -1

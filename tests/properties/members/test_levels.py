@@ -1,0 +1,113 @@
+"""Whatever order servers come, go and die in: none that lives is behind the finalised level."""
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from directory.members import Behind
+from resolver.errors import LevelNotFinalised
+from tests.members import One
+
+NAMES = ("a", "b", "c")
+STEPS = st.one_of(
+    st.tuples(st.just("come"), st.sampled_from(NAMES), st.sampled_from((1, 2))),
+    st.tuples(st.just("register"), st.sampled_from(NAMES), st.just(0)),
+    st.tuples(st.just("leave"), st.sampled_from(NAMES), st.just(0)),
+    st.tuples(st.just("die"), st.sampled_from(NAMES), st.just(0)),
+    st.tuples(st.just("finalise"), st.sampled_from(NAMES), st.sampled_from((0, 2))),
+)
+
+
+class Model:
+    """What should be so: who lives, who is registered, which level is finalised."""
+
+    def __init__(self) -> None:
+        self.living: dict[str, int] = {}
+        self.registered: dict[str, int] = {}
+        self.finalised = 0  # nobody has made the store yet
+
+    def may_come(self, level: int) -> bool:
+        return level >= self.finalised
+
+    def comes(self, name: str, level: int) -> None:
+        self.living[name] = level
+        self.finalised = self.finalised or level
+
+    def goes(self, name: str) -> None:
+        self.living.pop(name)
+        self.registered.pop(name, None)
+
+    def supported(self, asked: str) -> int:
+        return min({**self.registered, asked: self.living[asked]}.values())
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(STEPS, max_size=14))
+def test_no_server_that_lives_is_behind_the_finalised_level(
+    steps: list[tuple[str, str, int]],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as cleanup:
+        model = Model()
+        servers: dict[str, One] = {}
+        for step, name, level in steps:
+            if step == "come":
+                if name not in servers:
+                    come(model, servers, name, level, Path(folder), cleanup)
+            elif name in servers:
+                take(model, servers, step, name, level)
+            behind = {one for one, at in model.registered.items() if at < model.finalised}
+            assert not behind
+        for server in servers.values():
+            server.see()
+            assert server.members.finalised == model.finalised
+            server.store.sweep()
+            known = {one.server: one.feature_level for one in server.members.live()}
+            assert known.items() >= model.registered.items()
+
+
+def come(
+    model: Model, servers: dict[str, One], name: str, level: int, folder: Path, cleanup: ExitStack
+) -> None:
+    try:
+        servers[name] = One(folder / "store.db", name, level, cleanup)
+    except Behind:
+        assert not model.may_come(level)
+    else:
+        assert model.may_come(level)
+        model.comes(name, level)
+
+
+def take(model: Model, servers: dict[str, One], step: str, name: str, level: int) -> None:
+    server = servers[name]
+    match step:
+        case "register":
+            try:
+                server.join()
+            except Behind:
+                assert model.living[name] < model.finalised
+            else:
+                assert model.living[name] >= model.finalised
+                model.registered[name] = model.living[name]
+        case "leave":
+            server.members.stop()
+            del servers[name]
+            model.goes(name)
+        case "die":
+            if name in model.registered:
+                server.die()
+                del servers[name]
+                model.goes(name)
+        case _:
+            supported = model.supported(name)
+            wanted = level or max(model.finalised, supported)
+            try:
+                done = server.members.finalise(level)
+            except LevelNotFinalised:
+                assert wanted > supported
+            else:
+                assert wanted <= supported or wanted == model.finalised
+                assert done.level == wanted
+                model.finalised = wanted
