@@ -33,6 +33,7 @@ from directory.store.base import (
     Sealed,
     Store,
     StoreAway,
+    StoreFull,
     Transaction,
     Write,
 )
@@ -151,7 +152,7 @@ class Writer:
         Raises:
             KdirError: whatever planning says of the command.
             RequestIdReused: the request id was used for another command.
-            LimitExceeded: it does not fit one transaction of this store.
+            LimitExceeded: it does not fit one transaction of this store, or the store is full.
             LevelNotFinalised: some server of the cluster could not deal with it.
             LostRace: others were quicker every time, or an extra guard does not hold.
             StoreSealed: the store takes no changes, for now or for good; nothing was written.
@@ -216,6 +217,8 @@ class Writer:
             done = self._store.commit(transaction, _FACTS_SECONDS)
         except Sealed as reason:
             raise _sealed(reason) from reason
+        except StoreFull as reason:
+            raise _full(reason) from reason
         except StoreAway as reason:
             raise _away(reason, effect="unknown") from reason
         if isinstance(done, Conflict):
@@ -260,6 +263,8 @@ class Writer:
             done = self._store.commit(transaction, remaining)
         except Sealed as reason:
             raise _sealed(reason) from reason
+        except StoreFull as reason:
+            raise _full(reason) from reason
         except StoreAway as reason:
             # Whether it happened is looked up for somebody who still waits.
             waited_for = planned.changes and self._clock() < deadline
@@ -369,6 +374,12 @@ def _sealed(reason: object) -> StoreSealed:
     return StoreSealed(
         "the store of this cluster takes no changes: it is being moved or restored, or was moved"
     )
+
+
+def _full(reason: object) -> LimitExceeded:
+    """What an operator has to do is for the log."""
+    _log.error("the store is full: %s", reason)
+    return LimitExceeded("the store of this cluster is full; nothing was written", limit="store")
 
 
 def _new_id() -> int:

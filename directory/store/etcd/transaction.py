@@ -70,6 +70,11 @@ def refuse_oversized(transaction: Transaction) -> None:
         if write.key in keys:
             raise ValueError(f"key {write.key!r} is written twice")
         keys.add(write.key)
+    size += sum(
+        len(guard.key) + len(guard.value or b"")
+        for guard in transaction.guards
+        if isinstance(guard, KeyIs)
+    )
     if size > LIMITS.max_bytes:
         raise ValueError(f"{size} bytes; one transaction holds {LIMITS.max_bytes}")
 

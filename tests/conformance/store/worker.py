@@ -58,6 +58,20 @@ def lead(store: Store, role: str, name: str) -> None:
     time.sleep(60)
 
 
+def hold(store: Store, role: str, name: str) -> None:
+    """Takes a role; for each line that it reads it says whether it holds it, and whether a write
+    under it was made.
+    """
+    leadership = store.elect(role, name)
+    assert leadership is not None
+    say("leads")
+    for number, _ in enumerate(sys.stdin):
+        held = leadership.held()
+        write = Put(f"held/{name}".encode(), b"%d" % number)
+        done = store.commit(Transaction((leadership.guard,), (write,)), 30)
+        say("held" if held else "lost", type(done).__name__)
+
+
 def announce(store: Store, key: str, value: str) -> None:
     """Announces a key; then says, for each line that it is told, whether it still lasts."""
     announcement = store.announce(key.encode(), value.encode())
@@ -86,6 +100,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "write": write,
     "race": race,
     "lead": lead,
+    "hold": hold,
     "announce": announce,
     "fill": fill,
 }

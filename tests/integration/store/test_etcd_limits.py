@@ -1,0 +1,235 @@
+"""What etcd holds, takes and forgets at most, and that kdir knows it first."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import islice
+
+import pytest
+
+from deploy.local.etcd import EtcdCluster
+from directory.codec import ProtoCodec
+from directory.namespace.command import CreateTopic
+from directory.namespace.entry import Directory, Kind
+from directory.namespace.keys import entry_key
+from directory.store.base import (
+    Committed,
+    Guard,
+    KeyIs,
+    NothingNewer,
+    Put,
+    Store,
+    StoreAway,
+    StoreFull,
+    Transaction,
+)
+from directory.store.etcd import connection
+from directory.store.etcd.address import EtcdAddress
+from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.layout import Layout
+from directory.store.etcd.store import EtcdStore
+from directory.store.replica import Replica, ReplicaState
+from directory.writer import Writer
+from resolver.errors import LimitExceeded
+from resolver.path import Path
+from tests.conformance.store.reading import everything, following, put, put_many, until
+from tests.conftest import SharedEtcd
+from tests.federation import eventually
+
+MIB = 1024 * 1024
+CODEC = ProtoCodec()
+
+
+@pytest.fixture
+def store(etcd_cluster: SharedEtcd) -> Iterator[EtcdStore]:
+    with closing(EtcdStore.open(etcd_cluster.address(), "la")) as store:
+        yield store
+
+
+def compact(store: EtcdStore) -> None:
+    head = store.connection.range(etcdrpc.RangeRequest(key=b"-"), 10)
+    store.connection.compact(head.header.revision, 10)
+
+
+def test_S7_more_than_grpc_takes_at_once_is_loaded(store: EtcdStore) -> None:
+    rows = {b"large/%d" % n: bytes([n]) * (MIB + n) for n in range(6)}
+    rows |= {b"small/%d" % n: b"x" for n in range(3_000)}
+    for key, value in rows.items():
+        if key.startswith(b"large/"):
+            put(store, (key, value))
+    put_many(store, ((key, value) for key, value in rows.items() if key.startswith(b"small/")))
+    assert everything(store) == rows
+
+
+def test_S7_pages_that_turn_out_too_large_are_asked_for_again_in_parts(
+    etcd_cluster: SharedEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = [
+        (name, 2 * MIB if name == "grpc.max_receive_message_length" else value)
+        for name, value in connection._OPTIONS
+    ]
+    monkeypatch.setattr(connection, "_OPTIONS", small)
+    with closing(EtcdStore.open(etcd_cluster.address(), "la")) as store:
+        rows = {b"%d" % n: bytes([n]) * (MIB // 4) for n in range(40)}
+        put_many(store, ((b"z/%d" % n, b"") for n in range(2_500)))
+        for key, value in rows.items():
+            put(store, (key, value))
+        found = everything(store)
+        assert {key: found[key] for key in rows} == rows
+        assert len(found) == 2_540
+
+
+def test_S2_a_load_that_is_overtaken_by_compaction_says_so_and_the_next_is_whole(
+    store: EtcdStore,
+) -> None:
+    put_many(store, ((b"%06d" % n, b"x") for n in range(10_000)))
+    pages = store.load().pages()
+    first = next(pages)
+    put(store, (first[0][0], b"y"))
+    compact(store)
+    with pytest.raises(StoreAway, match="was compacted while it was loaded"):
+        list(pages)
+    assert len(everything(store)) == 10_000
+
+
+def test_S2_an_idle_cluster_is_not_reloaded_for_what_others_wrote_and_compacted(
+    etcd_cluster: SharedEtcd, store: EtcdStore
+) -> None:
+    done = put(store, (b"k", b"v"))
+    with (
+        closing(EtcdStore.open(etcd_cluster.address(), "ny")) as other,
+        following(store, done.revision, done.commit_id) as watch,
+    ):
+        assert list(watch.next(0)) == []
+        for number in range(50):
+            put(other, (b"k", b"%d" % number))
+        compact(other)
+        with following(store, done.revision, done.commit_id) as resumed:
+            later = put(store, (b"k", b"w"))
+            for one in (watch, resumed):
+                assert [change.revision for change in until(one, later.revision)] == [
+                    later.revision
+                ]
+
+
+def test_S9_the_most_that_is_allowed_is_taken_by_etcd(store: EtcdStore) -> None:
+    """All at once: as many guards and writes as there may be, of as many bytes."""
+    limits = store.limits
+    assert limits.max_guards is not None
+    put_many(store, ((b"guarded/%03d" % n, b"g" * 500) for n in range(limits.max_guards - 1)))
+    revision = store.load().revision
+    guards: tuple[Guard, ...] = (
+        *(KeyIs(b"guarded/%03d" % n, b"g" * 500) for n in range(limits.max_guards - 1)),
+        NothingNewer(b"", revision),
+    )
+    spent = sum(len(guard.key) + 500 for guard in guards[:-1] if isinstance(guard, KeyIs))
+    room = (limits.max_bytes - spent) // limits.max_writes - len(b"write/000")
+    writes = tuple(Put(b"write/%03d" % n, b"w" * room) for n in range(limits.max_writes))
+    assert isinstance(store.commit(Transaction(guards, writes), 30), Committed)
+    bigger = (*writes[:-1], Put(b"write/last", b"w" * (room + 2_000)))
+    with pytest.raises(ValueError, match=str(limits.max_bytes)):
+        store.commit(Transaction(guards, bigger), 30)
+
+
+def test_S20_a_full_etcd_takes_no_writes_and_goes_on_answering(
+    etcd_clusters: Callable[..., EtcdCluster],
+) -> None:
+    with etcd_clusters(members=1, flags=[f"--quota-backend-bytes={16 * MIB}"]) as cluster:
+        address = SharedEtcd(tuple(cluster.endpoints)).address()
+        with closing(EtcdStore.open(address, "la")) as store:
+            replica = Replica(store, CODEC)
+            writer = Writer(store, replica, CODEC, lambda: Path.parse("/la"))
+            replica.start()
+            try:
+                replica.wait_for(0, 30)
+                writer.execute(CreateTopic(path=Path.parse("/la/kept")))
+                _fill(store)
+                with pytest.raises(LimitExceeded, match="is full; nothing was written"):
+                    writer.execute(CreateTopic(path=Path.parse("/la/refused")))
+                with pytest.raises(StoreFull, match=r"etcd's database is full.*quota"):
+                    store.elect("publisher", "one")
+                assert store.connection.alarms(5) == ["NOSPACE"]
+                assert replica.snapshot.topic(1, "kept") is not None
+                assert replica.snapshot.topic(1, "refused") is None
+                assert b"filler/0" in everything(store)
+                eventually(lambda: replica.state is ReplicaState.SERVING)
+                _make_room(store)
+                writer.execute(CreateTopic(path=Path.parse("/la/later")))
+            finally:
+                replica.stop()
+
+
+def _fill(store: EtcdStore) -> None:
+    for number in range(100):
+        try:
+            put(store, (b"filler/%d" % number, bytes(MIB)))
+        except StoreFull:
+            return
+    raise AssertionError("100 MiB went into 16")
+
+
+def _make_room(store: EtcdStore) -> None:
+    """As an operator does."""
+    layout = Layout(EtcdAddress.parse(f"{store.describe()}").root)
+    with store.connection.dial(0) as channel:
+        begin, end = layout.row_range(b"filler/")
+        etcdrpc.KVStub(channel).DeleteRange(
+            etcdrpc.DeleteRangeRequest(key=begin, range_end=end), timeout=10
+        )
+        compact(store)
+        maintenance = etcdrpc.MaintenanceStub(channel)
+        maintenance.Defragment(etcdrpc.DefragmentRequest(), timeout=30)
+        for alarm in maintenance.Alarm(etcdrpc.AlarmRequest(), timeout=10).alarms:
+            disarm = etcdrpc.AlarmRequest(action=2, memberID=alarm.memberID, alarm=alarm.alarm)
+            maintenance.Alarm(disarm, timeout=10)
+
+
+def test_S21_what_cannot_be_read_is_set_aside_and_the_rest_is_served(store: EtcdStore) -> None:
+    good = CODEC.encode(Directory(entry_id=7))
+    put(
+        store,
+        (entry_key(1, Kind.DIRECTORY, "good"), good),
+        (entry_key(1, Kind.DIRECTORY, "bad"), b"\xff\xff not a record"),
+        (b"e/short", b""),
+        (b"\xff unknown", b"\x00"),
+    )
+    replica = Replica(store, CODEC)
+    replica.start()
+    try:
+        snapshot = replica.wait_for(0, 30)
+        assert set(snapshot.root.containers) == {"good"}
+        assert set(snapshot.quarantined) == {entry_key(1, Kind.DIRECTORY, "bad"), b"e/short"}
+        # And so it is with what comes by the watch.
+        done = put(store, (entry_key(1, Kind.DIRECTORY, "later"), b"\xff\xff"))
+        assert (
+            entry_key(1, Kind.DIRECTORY, "later") in replica.wait_for(done.revision, 30).quarantined
+        )
+    finally:
+        replica.stop()
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(0x12345678FFFFFFFF, 60), (-1, 3)])
+def test_S22_a_role_has_a_lease_within_reason(
+    etcd_cluster: SharedEtcd, asked: float, granted: int
+) -> None:
+    address = EtcdAddress.parse(etcd_cluster.address())
+    with closing(EtcdStore(address, "la", lease_seconds=asked)) as store:
+        leadership = store.elect("publisher", "one")
+        assert leadership is not None
+        assert leadership.held()
+        assert _lease_seconds(store) == granted
+
+
+def _lease_seconds(store: EtcdStore) -> int:
+    layout = Layout(EtcdAddress.parse(store.describe()).root)
+    held = store.connection.range(etcdrpc.RangeRequest(key=layout.alive + b"role/publisher"), 5)
+    with store.connection.dial(0) as channel:
+        request = etcdrpc.LeaseTimeToLiveRequest(ID=held.kvs[0].lease)
+        return int(etcdrpc.LeaseStub(channel).LeaseTimeToLive(request, timeout=5).grantedTTL)
+
+
+def test_pages_of_a_load_are_of_a_few_megabytes(store: Store) -> None:
+    for number in range(30):
+        put(store, (b"%03d" % number, bytes(MIB // 2)))
+    put_many(store, ((b"x/%06d" % n, b"") for n in range(6_000)))
+    sizes = [sum(len(value) for _, value in page) for page in islice(store.load().pages(), 1, None)]
+    assert max(sizes) <= 4 * MIB
