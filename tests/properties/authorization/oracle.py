@@ -29,6 +29,26 @@ FRESH = "~fresh~"
 MOUNT = Path(("up", "here"))
 
 
+PRINCIPALS = ("User:a", "User:b", "Group:a", "User:*")
+HOSTS = ("*", "*", "*", "10.0.0.1", "10.0.0.2")
+NAMES = ("*", "p*", "pa*", "pay", "pax", "q")
+OPERATIONS = (
+    *(Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL) * 3,
+    *Operation,
+)
+KINDS = (*(ResourceKind.TOPIC,) * 5, *ResourceKind)
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a world's grants are made of: few words, so that they meet often."""
+
+    principals: Sequence[str] = PRINCIPALS
+    hosts: Sequence[str] = HOSTS
+    operations: Sequence[Operation] = OPERATIONS
+    kinds: Sequence[ResourceKind] = KINDS
+
+
 @dataclass
 class World:
     """All that there is; ``inherited`` from the root down, the tree's places below ``MOUNT``."""
@@ -38,13 +58,15 @@ class World:
     inherited: list[tuple[list[Grant], bool]] = field(default_factory=list)
     mode: Mode = Mode.ENFORCE
     expired: bool = False
+    words: Words = field(default_factory=Words)
+    """What it is made of, and what it is worth asking about."""
 
     def tree(self) -> GrantTree:
         places = {*self.grants, *map(Place, self.closed)}
         return GrantTree.build(
             Granted(
                 place,
-                tuple(self.grants.get(place, ())),
+                Rules.of(self.grants.get(place, ())),
                 place.relative in self.closed and not place.is_topic,
             )
             for place in places
@@ -169,33 +191,34 @@ def allows(grant: Grant, caller: Caller, question: Question) -> bool:
 
 # -- made by chance ----------------------------------------------------------------------------
 
-PRINCIPALS = ("User:a", "User:b", "Group:a", "User:*")
-HOSTS = ("*", "*", "*", "10.0.0.1", "10.0.0.2")
-NAMES = ("*", "p*", "pa*", "pay", "pax", "q")
-OPERATIONS = (
-    *(Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL) * 3,
-    *Operation,
-)
-KINDS = (*(ResourceKind.TOPIC,) * 5, *ResourceKind)
+EVERY_WORD = Words()
 
 
-Kinds = Sequence[ResourceKind]
+def some_words(chance: random.Random, kinds: Sequence[ResourceKind] = KINDS) -> Words:
+    if chance.random() < 0.3:
+        return Words(kinds=kinds)
+    return Words(
+        chance.sample(PRINCIPALS, chance.randint(1, 2)),
+        chance.sample(HOSTS, chance.randint(1, 3)),
+        chance.sample(OPERATIONS, chance.randint(1, 3)),
+        chance.sample(kinds, chance.randint(1, 2)),
+    )
 
 
-def some_grant(chance: random.Random, kinds: Kinds = KINDS) -> Grant:
-    kind = chance.choice(kinds)
+def some_grant(chance: random.Random, words: Words) -> Grant:
+    kind = chance.choice(words.kinds)
     return Grant.of(
-        chance.choice(PRINCIPALS),
-        chance.choice(HOSTS),
-        chance.choice(OPERATIONS),
+        chance.choice(words.principals),
+        chance.choice(words.hosts),
+        chance.choice(words.operations),
         chance.choice((Permission.ALLOW, Permission.DENY)),
         kind,
         chance.choice(NAMES) if kind.has_names else "",
     )
 
 
-def some_grants(chance: random.Random, most: int, kinds: Kinds = KINDS) -> list[Grant]:
-    return list({some_grant(chance, kinds) for _ in range(chance.randint(0, most))})
+def some_grants(chance: random.Random, most: int, words: Words = EVERY_WORD) -> list[Grant]:
+    return list({some_grant(chance, words) for _ in range(chance.randint(0, most))})
 
 
 def some_place(chance: random.Random) -> Place:
@@ -203,29 +226,32 @@ def some_place(chance: random.Random) -> Place:
     return Place(relative, bool(relative) and chance.random() < 0.4)
 
 
-def some_world(chance: random.Random, kinds: Kinds = KINDS) -> World:
-    world = World(mode=chance.choice((Mode.ENFORCE, Mode.ENFORCE, *Mode)))
+def some_world(chance: random.Random, kinds: Sequence[ResourceKind] = KINDS) -> World:
+    words = some_words(chance, kinds)
+    world = World(mode=chance.choice((Mode.ENFORCE, Mode.ENFORCE, *Mode)), words=words)
     for _ in range(chance.randint(0, 9)):
-        world.grants[some_place(chance)] = some_grants(chance, 3, kinds)
+        world.grants[some_place(chance)] = some_grants(chance, 3, words)
     if chance.random() < 0.5:
         world.closed = {some_place(chance).relative for _ in range(chance.randint(0, 3))}
     if chance.random() < 0.4:
         world.inherited = [
-            (some_grants(chance, 2, kinds), chance.random() < 0.1)
+            (some_grants(chance, 2, words), chance.random() < 0.1)
             for _ in range(chance.randint(0, 2))
         ]
         world.expired = chance.random() < 0.3
     return world
 
 
-def some_caller(chance: random.Random) -> Caller:
+def some_caller(chance: random.Random, words: Words = EVERY_WORD) -> Caller:
+    named = [one for one in words.principals if one != "User:*"]
     return Caller(
-        chance.choice((*PRINCIPALS[:-1], "User:other")),
+        chance.choice((*named, "User:other")),
         chance.choice(("10.0.0.1", "10.0.0.2", "10.0.0.3", "")),
     )
 
 
-def some_question(chance: random.Random) -> Question:
-    kind = chance.choice(KINDS)
+def some_question(chance: random.Random, words: Words = EVERY_WORD) -> Question:
+    kind = chance.choice(words.kinds)
     name = chance.choice(("pay", "pax", "pa", "p", "q", "zz", "")) if kind.has_names else ""
-    return Question.of(chance.choice(OPERATIONS), kind, name)
+    operation = chance.choice((*words.operations, Operation.DESCRIBE))
+    return Question.of(operation, kind, name)

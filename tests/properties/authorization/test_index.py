@@ -22,6 +22,7 @@ from tests.properties.authorization.oracle import (
     some_grants,
     some_place,
     some_question,
+    some_words,
     some_world,
 )
 
@@ -39,12 +40,16 @@ def agree(world: World, chance: random.Random, tree: GrantTree | None = None) ->
     """Asks a world a few questions of each sort, and the scan the same ones."""
     access = world.access(tree)
     for _ in range(6):
-        caller, question, place = some_caller(chance), some_question(chance), some_place(chance)
+        caller, question, place = (
+            some_caller(chance, world.words),
+            some_question(chance, world.words),
+            some_place(chance),
+        )
         expected = world.allowed(caller, question, place)
         decision = access.decide(caller, question, place, age_seconds=world.age)
         assert decision.allowed is expected, (world, caller, question, place, decision)
     for _ in range(4):
-        caller, question = some_caller(chance), some_question(chance)
+        caller, question = some_caller(chance, world.words), some_question(chance, world.words)
         operation, kind = question.operation, question.kind
         expected = world.anywhere(caller, operation, kind)
         found = access.authorize_any(caller, operation, kind, age_seconds=world.age)
@@ -67,7 +72,7 @@ def test_each_version_is_what_its_grants_are(seed: int, monkeypatch: pytest.Monk
     if seed % 2:
         narrow(monkeypatch)
     chance = random.Random(seed)
-    world, tree = World(), NO_GRANTS
+    world, tree = World(words=some_words(chance)), NO_GRANTS
     for step in range(60):
         before, was = tree, sorted(map(repr, tree.below(HERE)))
         tree = changed(world, tree, chance)
@@ -84,7 +89,7 @@ def changed(world: World, tree: GrantTree, chance: random.Random) -> GrantTree:
     place = some_place(chance)
     match chance.randrange(5):
         case 0 | 1:
-            world.grants[place] = some_grants(chance, 3)
+            world.grants[place] = some_grants(chance, 3, world.words)
             return tree.with_grants(place, world.grants[place])
         case 2:
             world.grants.pop(place, None)
@@ -156,8 +161,8 @@ def test_what_stands_in_the_way_is_found_as_by_asking_for_each() -> None:
         chance = random.Random(seed)
         world = some_world(chance)
         access = world.access()
-        caller, place = some_caller(chance), Place(some_place(chance).relative)
-        question = Question.of(some_question(chance).operation)
+        caller, place = some_caller(chance, world.words), Place(some_place(chance).relative)
+        question = Question.of(some_question(chance, world.words).operation)
         found = dict(access.refusals_below(caller, question, place, age_seconds=world.age))
         depth = len(place.relative)
         set_below = {
@@ -177,8 +182,8 @@ def test_a_listing_says_of_each_name_what_asking_for_it_would_say() -> None:
         chance = random.Random(seed)
         world = some_world(chance)
         access = world.access()
-        caller, relative = some_caller(chance), some_place(chance).relative
-        question = Question.of(some_question(chance).operation)
+        caller, relative = some_caller(chance, world.words), some_place(chance).relative
+        question = Question.of(some_question(chance, world.words).operation)
         within = access.within(caller, question, relative, age_seconds=world.age)
         for name in "abcd":
             for is_topic in (False, True):
@@ -193,7 +198,11 @@ def test_a_decision_names_a_grant_that_says_so() -> None:
     for seed in range(1000):
         chance = random.Random(seed)
         world = some_world(chance)
-        caller, question, place = some_caller(chance), some_question(chance), some_place(chance)
+        caller, question, place = (
+            some_caller(chance, world.words),
+            some_question(chance, world.words),
+            some_place(chance),
+        )
         decision = world.access().decide(caller, question, place, age_seconds=world.age)
         if decision.grant is None:
             continue
@@ -214,6 +223,7 @@ def test_any_name_is_asked_for_as_by_trying_names(kind: ResourceKind) -> None:
         chance = random.Random(seed)
         # DESCRIBE on topics is what lets one pass a closed directory.
         world = some_world(chance, (kind, kind, ResourceKind.TOPIC))
-        caller, operation = some_caller(chance), chance.choice((Operation.READ, Operation.WRITE))
+        caller = some_caller(chance, world.words)
+        operation = chance.choice((*world.words.operations, Operation.READ))
         found = world.access().authorize_any(caller, operation, kind, age_seconds=world.age)
         assert found is world.anywhere(caller, operation, kind), world

@@ -41,7 +41,7 @@ def grant(text: str) -> Grant:
 def tree(entries: dict[str, list[str]], closed: tuple[str, ...] = ()) -> GrantTree:
     """Grants by place; directories that are closed beside them."""
     return GrantTree.build(
-        Granted(at(place), tuple(map(grant, entries.get(place, ()))), place in closed)
+        Granted(at(place), Rules.of(map(grant, entries.get(place, ()))), place in closed)
         for place in {*entries, *closed}
     )
 

@@ -8,6 +8,7 @@ import threading
 from directory.authorization.access import HERE, Access
 from directory.authorization.grant import Grant, Operation, add_grants, remove_grants
 from directory.authorization.principals import Caller
+from directory.authorization.rules import Rules
 from directory.authorization.tree import NO_GRANTS, Granted, GrantTree
 from tests.unit.authorization.places import LA, READ, at, grant, tree
 
@@ -82,8 +83,8 @@ def test_cutting_what_is_not_there_changes_nothing() -> None:
 def test_what_there_is_below_and_along() -> None:
     given = tree({"/": ["deny User:x read"], "a/b/t": ["deny User:y read"]}, closed=("a/",))
     assert list(given.below(HERE)) == [
-        Granted(at("a/"), (), closed=True),
-        Granted(at("a/b/t"), (grant("deny User:y read"),)),
+        Granted(at("a/"), closed=True),
+        Granted(at("a/b/t"), Rules.of([grant("deny User:y read")])),
     ]
     assert [depth for depth, _ in given.along(at("a/b/t"))] == [0, 1, 3]
     assert [depth for depth, _ in given.along(at("a/b/"))] == [0, 1]
