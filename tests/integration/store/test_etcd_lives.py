@@ -1,0 +1,189 @@
+"""S11: an etcd that was put back to an earlier state under running servers."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from deploy.local.etcd import EtcdCluster
+from directory.codec import ProtoCodec
+from directory.namespace.entry import Directory, Kind
+from directory.namespace.keys import entry_key
+from directory.store.base import (
+    Conflict,
+    HistoryGone,
+    Incompatible,
+    NothingNewer,
+    Put,
+    StoreAway,
+    Transaction,
+)
+from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.store import EtcdStore
+from directory.store.replica import Replica
+from tests.conformance.store.reading import everything, put, put_many
+from tests.conftest import SharedEtcd
+from tests.federation import eventually
+
+CODEC = ProtoCodec()
+
+
+@pytest.fixture
+def etcd(etcd_clusters: Callable[..., EtcdCluster]) -> Iterator[EtcdCluster]:
+    """One member will do: what is restored is the same on all."""
+    with etcd_clusters(members=1) as cluster:
+        yield cluster
+
+
+def address_in(cluster: EtcdCluster) -> str:
+    return SharedEtcd(tuple(cluster.endpoints)).address()
+
+
+def snapshot(store: EtcdStore, file: Path) -> Path:
+    with store.connection.dial(0) as channel, file.open("wb") as out:
+        for part in etcdrpc.MaintenanceStub(channel).Snapshot(etcdrpc.SnapshotRequest()):
+            out.write(part.blob)
+    return file
+
+
+def etcd_cluster_id(store: EtcdStore) -> int:
+    return int(store.connection.status(0, 10).header.cluster_id)
+
+
+def directory(name: str, entry_id: int) -> tuple[bytes, bytes]:
+    return entry_key(1, Kind.DIRECTORY, name), CODEC.encode(Directory(entry_id=entry_id))
+
+
+def names(replica: Replica) -> set[str]:
+    return set(replica.snapshot.root.containers)
+
+
+@pytest.mark.parametrize("token", ["first", "another"])
+def test_S11_running_servers_notice_a_restore_and_agree_on_one_new_life(
+    etcd: EtcdCluster, tmp_path: Path, token: str
+) -> None:
+    """Also where etcd's id of the cluster stays, since the operator used the token of before."""
+    empty = tmp_path / "empty.db"
+    address = address_in(etcd)
+    with closing(EtcdStore.open(address, "la")) as store:
+        snapshot(store, empty)
+    etcd.restore(empty, "first")
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(EtcdStore.open(address, "la"))) for _ in range(2)]
+        before = etcd_cluster_id(stores[0])
+        put(stores[0], directory("kept", 5))
+        file = snapshot(stores[0], tmp_path / "kept.db")
+        lost = put(stores[0], directory("lost", 6))
+        replicas = [Replica(store, CODEC) for store in stores]
+        for replica in replicas:
+            replica.start()
+            stack.callback(replica.stop)
+            replica.wait_for(lost.revision, 30)
+        life = stores[0].identity
+        seen = [replica.snapshot.revision for replica in replicas]
+
+        etcd.restore(file, token)
+        assert (etcd_cluster_id(stores[0]) == before) is (token == "first")
+        eventually(lambda: all(names(replica) == {"kept"} for replica in replicas))
+        incarnations = {replica.snapshot.incarnation for replica in replicas}
+        assert len(incarnations) == 1
+        assert incarnations != {life.incarnation}
+        assert {store.identity.incarnation for store in stores} == incarnations
+        assert stores[0].identity.cluster_id == life.cluster_id
+        for replica, revision in zip(replicas, seen, strict=True):
+            assert replica.snapshot.revision > revision
+        # It is new once: what comes now is one history again.
+        done = put(stores[1], directory("later", 7))
+        for replica in replicas:
+            assert set(replica.wait_for(done.revision, 30).root.containers) == {"kept", "later"}
+        with closing(EtcdStore.open(address, "la")) as fresh:
+            assert {fresh.identity.incarnation} == incarnations
+
+
+def test_S11_other_commits_at_the_revisions_that_were_seen_are_noticed(
+    etcd: EtcdCluster, tmp_path: Path
+) -> None:
+    """The restored etcd has counted on, past all that this process knows."""
+    address = address_in(etcd)
+    with closing(EtcdStore.open(address, "la")) as store:
+        file = snapshot(store, tmp_path / "empty.db")
+    etcd.restore(file, "same")
+    with closing(EtcdStore.open(address, "la")) as store:
+        file = snapshot(store, tmp_path / "later.db")
+        seen = put(store, (b"k", b"of before"))
+        life = store.identity
+        etcd.restore(file, "same")
+        with closing(EtcdStore.open(address, "la")) as other:  # remembers nothing, notices nothing
+            assert other.identity == life
+            put_many(other, ((b"%d" % n, b"of after") for n in range(1_000)))
+            assert other.load().revision > seen.revision
+            assert store.refresh_identity().incarnation != life.incarnation
+            with pytest.raises(HistoryGone):
+                store.watch(seen.revision, seen.commit_id)
+            other.refresh_identity()
+            assert other.identity == store.identity
+
+
+def test_S11_a_write_that_meets_a_restored_etcd_is_of_unknown_effect_and_begins_the_new_life(
+    etcd: EtcdCluster, tmp_path: Path
+) -> None:
+    address = address_in(etcd)
+    with closing(EtcdStore.open(address, "la")) as store:
+        life = store.identity
+        file = snapshot(store, tmp_path / "kept.db")
+        lost = put(store, (b"lost", b""), (b"d/lost", b""))
+        etcd.restore(file, "another")
+        with pytest.raises(StoreAway, match="was restored in this moment"):
+            put(store, (b"k", b"v"))
+        assert store.identity.incarnation != life.incarnation
+        assert everything(store) == {b"k": b"v"}
+        # What was decided on the tree of before is not carried out on this one.
+        guard = NothingNewer(b"d/", lost.revision)
+        assert isinstance(store.commit(Transaction((guard,), (Put(b"x", b""),))), Conflict)
+        put(store, (b"k", b"w"))
+
+
+def test_S11_who_held_a_role_or_a_key_before_a_restore_does_not_after_it(
+    etcd: EtcdCluster, tmp_path: Path
+) -> None:
+    address = address_in(etcd)
+    with closing(EtcdStore.open(address, "la")) as store:
+        file = snapshot(store, tmp_path / "kept.db")
+        leadership = store.elect("publisher", "one")
+        announcement = store.announce(b"m/one", b"v")
+        assert leadership is not None
+        assert not isinstance(announcement, Conflict)
+        assert leadership.held()
+        etcd.restore(file, "another")
+        store.refresh_identity()
+        assert not leadership.held()
+        assert not announcement.lasts()
+        late = store.commit(Transaction((leadership.guard,), (Put(b"x", b""),)))
+        assert isinstance(late, Conflict)
+        again = store.elect("publisher", "one")
+        assert again is not None
+        assert again.held()
+
+
+def test_members_of_two_etcds_in_one_address_are_refused(
+    etcd: EtcdCluster,
+    etcd_clusters: Callable[..., EtcdCluster],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each would seem to have been restored from the other, for ever."""
+    with etcd_clusters(members=1) as other:
+        prefix = address_in(etcd).rpartition("/")[2]
+        with closing(EtcdStore.open(f"etcd://{etcd.endpoints[0]}/{prefix}", "la")) as store:
+            put(store, (b"k", b"v"))
+            file = snapshot(store, tmp_path / "copy.db")
+            life = store.identity
+        other.restore(file, "another")
+        both = ",".join([*etcd.endpoints, *other.endpoints])
+        monkeypatch.setattr(random, "randrange", lambda most: most - 1)  # begins with the copy
+        with pytest.raises(Incompatible, match="are of different etcd clusters"):
+            EtcdStore.open(f"etcd://{both}/{prefix}", "la")
+        with closing(EtcdStore.open(f"etcd://{etcd.endpoints[0]}/{prefix}", "la")) as store:
+            assert store.identity == life
