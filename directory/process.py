@@ -1,4 +1,4 @@
-"""The process of directory servers: command line, signals, drain; refuses to know any call.
+"""The process of directory servers: signals, addresses, drain; refuses to know any call.
 
 Exit codes: 0 after SIGTERM or SIGINT, 2 for a config, port or store that cannot be used (one
 sentence on stderr, nothing touched).
@@ -6,7 +6,6 @@ sentence on stderr, nothing touched).
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
@@ -21,23 +20,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from directory import logs
-from directory.config import (
-    DEFAULT_LISTEN,
-    ConfigError,
-    KafkaConfig,
-    Listener,
-    ServerConfig,
-    check_loopback,
-    default_store,
-    load_configs,
+from directory.command_line import (
+    check_processes,
+    configs_of,
+    intent,
+    log_format,
+    metrics_addresses,
+    parser,
 )
+from directory.config import ConfigError, ServerConfig, default_store
 from directory.features import FEATURE_LEVEL, FIRST_LEVEL
 from directory.opening import Place, serve
 from directory.store.base import Incompatible, StoreAway
-from directory.supervisor import MOST_PROCESSES, Ports, Supervisor
+from directory.supervisor import Ports, Supervisor
 from directory.toml_table import split_address
 from resolver.errors import KdirError
-from resolver.path import Path
 
 if TYPE_CHECKING:
     from directory.cluster import Cluster
@@ -46,99 +43,23 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_LAST_PORT = 65_535
-LOG_FORMAT = "KDIR_LOG_FORMAT"
-"""Names the form of log lines where no ``--log-format`` does."""
 HOLD_BACK = "KDIR_FEATURE_LEVEL"
 """Names the feature level that a server is held back to, as if it were an older one."""
 _log = logging.getLogger("directory")
-
-_EXAMPLES = """\
-examples:
-  kdir server --mount /la/tracking --kafka kafka-1:9092
-      serve a running Kafka cluster's topics under their own names; changes nothing in Kafka
-  kdir server --config /etc/kdir/la-tracking.toml
-  kdir server --config /etc/kdir/            every *.toml in the folder, in one process
-  kdir server --config la.toml --processes 4  four processes, one port, one store
-  kdir server --check --config server.toml   say what it would do, and do nothing
-  kdir server --config la.toml --metrics 127.0.0.1:9420 --log-format json
-      for Prometheus at http://127.0.0.1:9420/metrics, and one JSON object a log line
-"""
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="kdir server",
-        description="Run the directory server of one Kafka cluster, or of several.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="TOML file or folder; repeatable",
-    )
-    parser.add_argument(
-        "--mount", metavar="PATH", help="where the cluster hangs in the global tree"
-    )
-    parser.add_argument(
-        "--kafka", metavar="HOST:PORT", help="brokers to begin with, comma-separated"
-    )
-    parser.add_argument("--listen", metavar="HOST:PORT", help=f"default {DEFAULT_LISTEN}")
-    parser.add_argument(
-        "--parent", metavar="HOST:PORT", help="servers of the parent, comma-separated"
-    )
-    parser.add_argument("--cluster", metavar="NAME", help="default: the mount, joined by -")
-    parser.add_argument(
-        "--store", metavar="ADDRESS", help="default: an sqlite file in the state folder"
-    )
-    parser.add_argument("--site", metavar="NAME", help="the site that it belongs to")
-    parser.add_argument(
-        "--processes",
-        type=int,
-        default=1,
-        metavar="N",
-        help="so many processes share the port and the store; default 1",
-    )
-    parser.add_argument(
-        "--metrics",
-        metavar="HOST:PORT",
-        help="answer /metrics, /healthz and /readyz there; one of several processes at PORT + 1, "
-        "and so on",
-    )
-    # What the supervisor tells the processes that it starts: where to listen, by key, and which
-    # one of them it is, from 0.
-    parser.add_argument("--bound", action="append", default=[], help=argparse.SUPPRESS)
-    parser.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--check", action="store_true", help="validate, say what it would do, end")
-    parser.add_argument(
-        "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR")
-    )
-    parser.add_argument(
-        "--log-format",
-        choices=logs.FORMATS,
-        help=f"lines for people, or a JSON object each; default ${LOG_FORMAT}, or text",
-    )
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM or SIGINT."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser().parse_args(given)
+    options = parser().parse_args(given)
     try:
-        form = logs.set_up(_log_format(options.log_format), options.log_level)
-        if not 1 <= options.processes <= MOST_PROCESSES:
-            raise ConfigError(
-                f"--processes: found {options.processes}; 1 to {MOST_PROCESSES} would be right"
-            )
-        configs = _configs(options)
-        metrics = _metrics(configs, options)
+        form = logs.set_up(log_format(options.log_format), options.log_level)
+        check_processes(options.processes)
+        configs = configs_of(options)
+        metrics = metrics_addresses(configs, options)
         if options.check:
             for config in configs:
-                sys.stdout.write(_intent(config, options.processes) + "\n")
+                sys.stdout.write(intent(config, options.processes) + "\n")
             for address in metrics:
                 sys.stdout.write(f"metrics: would be told at http://{address}/metrics\n")
             return 0
@@ -156,88 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StoreAway as error:
         sys.stderr.write(f"error: the store cannot be reached: {logs.redacted(str(error))}\n")
         return 3
-
-
-def _log_format(named: str | None) -> str:
-    form = named or os.environ.get(LOG_FORMAT) or logs.FORMATS[0]
-    if form not in logs.FORMATS:
-        raise ConfigError(f"{LOG_FORMAT}: found {form!r}; {' or '.join(logs.FORMATS)} is right")
-    return form
-
-
-def _metrics(configs: Sequence[ServerConfig], options: argparse.Namespace) -> list[str]:
-    """Where each process answers Prometheus: none, or as many as there are processes.
-
-    One port for all would give each scrape another process's numbers.
-    """
-    named = dict.fromkeys(config.metrics for config in configs if config.metrics)
-    if options.metrics is not None:
-        check_loopback(options.metrics, "--metrics")
-        named = {options.metrics: None}
-    if len(named) > 1:
-        raise ConfigError(
-            f"metrics: found {' and '.join(named)}; these clusters share a process, which has one "
-            f"such address"
-        )
-    for address in named:
-        host, port = address.rpartition(":")[0], int(address.rpartition(":")[2])
-        last = port + options.processes - 1
-        if last > _LAST_PORT:
-            raise ConfigError(f"metrics: found {address}; {options.processes} processes need more")
-        ports = range(port, last + 1) if port else [0] * options.processes
-        return [f"{host}:{one}" for one in ports]
-    return []
-
-
-def _configs(options: argparse.Namespace) -> list[ServerConfig]:
-    quick = ("mount", "kafka", "listen", "parent", "cluster", "store", "site")
-    given = [name for name in quick if getattr(options, name) is not None]
-    if options.config:
-        if given:
-            raise ConfigError(f"--{given[0]}: goes without --config; put it into the file")
-        return load_configs(options.config)
-    if options.mount is None:
-        raise ConfigError("--config FILE, or --mount PATH, is needed")
-    settings = {
-        name: getattr(options, name)
-        for name in ("cluster", "store", "site", "listen")
-        if getattr(options, name) is not None
-    }
-    check_loopback(settings.get("listen", DEFAULT_LISTEN))
-    if options.parent is not None:
-        settings["parent"] = _addresses("parent", options.parent)
-    if options.kafka is not None:
-        bootstrap = _addresses("kafka", options.kafka)
-        settings["kafka"] = KafkaConfig(bootstrap, listeners=(Listener("default", bootstrap),))
-    return [ServerConfig.quick(Path.parse(options.mount), **settings)]
-
-
-def _addresses(flag: str, text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    for address in found or (text,):
-        if split_address(address) is None:
-            raise ConfigError(f"--{flag}: found {address!r}; host:port would be right")
-    return found
-
-
-def _intent(config: ServerConfig, processes: int) -> str:
-    kafka = config.kafka
-    allowed = (
-        ", ".join(sorted(kafka.ceiling)) if kafka and kafka.ceiling else "nothing: it observes"
-    )
-    store = logs.redacted(config.store)
-    lines = [
-        f"{config.cluster}: would serve {config.mount} on {config.listen} from {store}",
-        f"  parent: {', '.join(config.parent) or 'none'}",
-    ]
-    if processes > 1:
-        lines.append(f"  processes: {processes}, sharing the port")
-    if kafka is not None:
-        lines.append(f"  kafka:  {', '.join(kafka.bootstrap)}; may change there: {allowed}")
-    lines += [
-        f"  site link {link.path} → {', '.join(map(str, link.targets))}" for link in config.links
-    ]
-    return "\n".join(lines)
 
 
 def _supervise(configs: Sequence[ServerConfig], arguments: Sequence[str], count: int) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 import resolver.cli
 from directory.keeping.command import PARSERS
-from directory.process import _parser as server_parser
+from directory.command_line import parser as server_parser
 from resolver.cli.help import overview, verb_help
 from resolver.cli.main import main
 from resolver.cli.parser import Verb, parse, split_verb

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from directory import process
+from directory import command_line
 from directory.keeping.command import PARSERS
 from resolver.cli.adopting import read_rules
 from resolver.cli.parser import UsageError, parse, split_verb
@@ -61,7 +61,7 @@ def check(command: str) -> None:
         raise UsageError(f"{command}: no such verb")
     if verb.raw:
         try:
-            PARSERS.get(name, process._parser)().parse_args(rest)
+            PARSERS.get(name, command_line.parser)().parse_args(rest)
         except SystemExit as ended:
             raise UsageError(command) from ended
     elif not rest:
