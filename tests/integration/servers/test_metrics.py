@@ -306,11 +306,13 @@ def test_S2_S11_a_reload_is_counted(start: Start, tmp_path: Path) -> None:
     for leftover in ("-wal", "-shm"):
         Path(f"{store_of(server)}{leftover}").unlink(missing_ok=True)
     backup.rename(store_of(server))
-    eventually(lambda: Scrape(server).one("kdir_replica_reloads_total") == 1)
+    eventually(lambda: Scrape(server).one("kdir_replica_reloads_total") >= 1)
     assert server.outcome("/la/lost") == "absent"
+    revision = Scrape(server).one("kdir_replica_revision")
     status = server.status().store_status
-    assert (status.reloads, status.sealed) == (1, "")
-    assert status.revision >= Scrape(server).one("kdir_replica_revision") > 0
+    assert status.reloads >= 1
+    assert status.sealed == ""
+    assert status.revision >= revision > 0
 
 
 def test_an_unmounted_child_says_so_and_is_still_to_be_asked(tmp_path: Path) -> None:
