@@ -8,8 +8,9 @@ from directory.authorization.access import Access
 from directory.authorization.decision import Mode
 from directory.authorization.grant import Operation, ResourceKind
 from directory.authorization.principals import Caller
-from directory.authorization.rules import Rules
+from directory.authorization.rules import Question, Rules
 from directory.authorization.tree import Granted, GrantTree, Place
+from resolver.path import MAX_SEGMENTS
 from tests.unit.authorization.places import LA, access, at, grant
 
 ALICE = Caller("User:alice", "10.0.0.1")
@@ -165,3 +166,18 @@ def test_a_tree_of_rules_that_are_shared_is_as_one_of_rules_that_are_not() -> No
     )
     assert apart.root.live == alike.root.live
     assert apart.count == alike.count == 2
+
+
+def test_the_deepest_tree_is_looked_through() -> None:
+    # Allows of everybody meet denies of alice on every topic of 64 directories in each other.
+    rules = Rules.of(map(grant, ["allow User:* read", "deny User:alice read"]))
+    path = tuple(f"d{depth}" for depth in range(MAX_SEGMENTS - 1))
+    tree = GrantTree.build(
+        Granted(Place((*path[:depth], f"t{number}"), is_topic=True), rules)
+        for depth in range(MAX_SEGMENTS)
+        for number in range(100)
+    )
+    given = Access(mount=LA, tree=tree)
+    assert not given.authorize_any(ALICE, READ)
+    assert given.authorize_any(BOB, READ)
+    assert len(list(given.refusals_below(ALICE, Question.of(READ)))) == tree.count
