@@ -1,14 +1,14 @@
 """Store and replica, row by row at one revision, and the store's rows with each other.
 
 Refuses to hold either whole: both are walked in key order, side by side. What it remembers of the
-rows that went by is a number of eight bytes a claim.
+rows that went by is a number of eight bytes a claim, and as much for each topic.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from google.protobuf.message import DecodeError, Message
@@ -29,7 +29,6 @@ from directory.namespace.keys import (
     PARENT,
     REQUEST,
     RETIRED,
-    claim_key,
     directory_range,
     entry_key,
     mounted_key,
@@ -53,6 +52,7 @@ _UNREADABLE: Final = (
     "a newer kdir may have written it: upgrade this server; else restore a backup, or remove the "
     "key from the store"
 )
+_SHARED: Final = "one of the two entries must go: kdir rm, then kdir adopt"
 _STRAY_CLAIM: Final = (
     "the name can be given to no new topic: restore a backup from before, or remove the key from "
     "the store"
@@ -83,6 +83,7 @@ class Comparison:
         self._mount: Final = mount
         self._check: Final = check
         self._claims: Final = array("q")
+        self._names = _Hashes(())
         self.row_count = 0
 
     def differences(self) -> Iterator[Difference]:
@@ -94,6 +95,7 @@ class Comparison:
         self._snapshot.index_physical_names()  # which also reads every record
         quarantined = self._snapshot.quarantined
         yield from self._unreadable(quarantined)
+        self._names = _Hashes(hash(name) for _, _, name in self._physical_names())
         yield from self._side_by_side(quarantined)
         yield from self._claimless()
         yield from self._mounts()
@@ -154,12 +156,15 @@ class Comparison:
             )
 
     def _claim(self, key: bytes, value: bytes) -> Iterator[Difference]:
-        self._claims.append(hash(key))
         unified = key.removeprefix(CLAIM).decode("utf-8", "replace")
         claimed = value.decode("utf-8", "replace").split("\n")
-        standing = list(self._snapshot.same_unified(unified))
-        if claimed == standing:
+        if all(unify(one) == unified and self._names.holds(one) for one in claimed):
+            self._claims.extend(map(hash, claimed))
             return
+        standing = list(self._snapshot.same_unified(unified))
+        self._claims.extend(map(hash, (one for one in claimed if one in standing)))
+        if claimed == standing:
+            return  # two hashes met
         yield Difference(
             Between.STORE,
             _shown(key),
@@ -208,25 +213,32 @@ class Comparison:
                 yield _unread(self._path(key), why)
 
     def _claimless(self) -> Iterator[Difference]:
-        """Topics whose names nothing claims."""
-        claims = array("q", sorted(self._claims))
+        """Topics whose names nothing claims, and those that have one name together."""
+        claims = _Hashes(self._claims)
+        if claims == self._names and not self._names.repeated:
+            return
+        seen: dict[str, str] = {}
+        for directory_id, name, physical_name in self._physical_names():
+            where = self._path(entry_key(directory_id, Kind.TOPIC, name))
+            if not claims.holds(physical_name):
+                yield Difference(Between.STORE, where, "claim", physical_name, "none", _CLAIM)
+            if hash(physical_name) in self._names.repeated:
+                other = seen.setdefault(physical_name, where)
+                if other != where:
+                    yield Difference(
+                        Between.STORE, where, "physical_name", physical_name, other, _SHARED
+                    )
+
+    def _physical_names(self) -> Iterator[tuple[int, str, str]]:
+        """Directory, name, and physical name of each topic that can be read."""
         codec = self._snapshot.codec
         for number, (directory_id, contents) in enumerate(self._snapshot.contents()):
             if number % 100 == 0:
                 self._check()
-            records = list(contents.topics.values())
-            for name, physical_name in zip(
-                contents.topics, codec.physical_names(records), strict=True
-            ):
-                if physical_name is None:
-                    continue
-                wanted = hash(claim_key(unify(physical_name)))
-                at = bisect_left(claims, wanted)
-                if at == len(claims) or claims[at] != wanted:
-                    key = entry_key(directory_id, Kind.TOPIC, name)
-                    yield Difference(
-                        Between.STORE, self._path(key), "claim", physical_name, "none", _CLAIM
-                    )
+            found = codec.physical_names(list(contents.topics.values()))
+            for name, physical_name in zip(contents.topics, found, strict=True):
+                if physical_name is not None:
+                    yield directory_id, name, physical_name
 
     def _mounts(self) -> Iterator[Difference]:
         """Mounts whose child is not claimed so, and claims without a mount."""
@@ -269,6 +281,27 @@ class Comparison:
         if place.parent_id == DELETED_ID:
             return f"__deleted/{place.name}"
         return f"(lost directory {place.parent_id:x})/{place.name}"
+
+
+class _Hashes:
+    """A set of texts by their hashes, eight bytes each; two that meet are taken for one."""
+
+    def __init__(self, hashes: Iterable[int]) -> None:
+        self._sorted: Final = array("q", sorted(hashes))
+        pairs = zip(self._sorted, self._sorted[1:], strict=False)
+        self.repeated: Final = frozenset(one for one, other in pairs if one == other)
+        """Hashes that came more than once."""
+
+    def holds(self, text: str) -> bool:
+        """Whether it is one of them."""
+        wanted = hash(text)
+        at = bisect_left(self._sorted, wanted)
+        return at < len(self._sorted) and self._sorted[at] == wanted
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hashes) and self._sorted == other._sorted
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _held(snapshot: Snapshot) -> Iterator[Row]:

@@ -175,6 +175,15 @@ def test_claims_are_what_the_entries_say() -> None:
     ]
 
 
+def test_two_entries_of_one_name_in_kafka() -> None:
+    cluster = a_cluster()
+    rows = rows_of(cluster)
+    key = place(cluster, "/la/a/w", Kind.TOPIC)
+    twin = replace(cluster.codec.decode(rows[key]), entry_id=99)
+    rows[entry_key(ROOT_ID, Kind.TOPIC, "twin")] = cluster.codec.encode(twin)
+    assert brief(of_store(rows)) == [("store", "/la/a/w", "physical_name", "a.t", "/la/twin")]
+
+
 def test_mounts_and_their_claims_agree() -> None:
     cluster = a_cluster()
     rows = rows_of(cluster)
