@@ -201,3 +201,31 @@ def test_a_watch_goes_on_at_another_server_after_the_last_revision(
         finally:
             watching.close()
             follower.join(20)
+
+
+def test_a_referral_names_all_servers_and_one_that_hangs_is_passed_by(
+    start: Start, tmp_path: Path
+) -> None:
+    root = start("/", name="root", store=f"sqlite:///{tmp_path / 'root.sqlite'}")
+    settings = {"cluster": "la", "parent": [root.address]}
+    one = start("/la", name="one", **settings)
+    other = start("/la", name="other", **settings)
+    root.mount_child("/la", one.cluster_id)
+    eventually(lambda: one.status().parent.linked or other.status().parent.linked)
+    one.mkdir("/la/x")
+
+    def named() -> set[str]:
+        return set(root.resolve("/la/x").outcome.referral.endpoints)
+
+    eventually(lambda: named() == {one.address, other.address})
+    eventually(lambda: other.outcome("/la/x") == "resolution")
+    answered: set[str] = set()
+    for _ in range(30):
+        with Resolver(root.address, timeout_seconds=20) as client:
+            answered.add(client.resolve("/la/x").authority.server)
+    assert len(answered) == 2, "not all go to the first one of a referral"
+    one.pause()
+    for _ in range(6):
+        with Resolver(root.address, timeout_seconds=20) as client:
+            assert client.resolve("/la/x").authority.server == other.status().authority.server
+    one.resume()

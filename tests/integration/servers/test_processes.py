@@ -26,6 +26,7 @@ from kdir.v1 import (
 )
 
 from deploy.local.process import LocalProcess
+from tests.conftest import SharedEtcd
 from tests.federation import Server, eventually
 
 Start = Callable[..., Server]
@@ -65,8 +66,16 @@ def test_new_connections_spread_over_the_processes_of_one_port(start: Start) -> 
     assert len(lines) == 1, "one line for all, as with one process"
 
 
-def test_a_token_of_one_process_is_honoured_by_the_others(start: Start) -> None:
-    server = start("/la", processes=2)
+@pytest.fixture(params=["sqlite", "etcd"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'shared.sqlite'}"
+    shared: SharedEtcd = request.getfixturevalue("etcd_cluster")
+    return shared.address()
+
+
+def test_a_token_of_one_process_is_honoured_by_the_others(start: Start, store: str) -> None:
+    server = start("/la", processes=2, store=store)
     told: Counter[str] = Counter()
     for number in range(60):
         path = f"/la/d{number}"
@@ -83,8 +92,10 @@ def test_a_token_of_one_process_is_honoured_by_the_others(start: Start) -> None:
     assert told["other"] > 0, told
 
 
-def test_a_process_that_dies_is_started_again_and_the_others_go_on(start: Start) -> None:
-    server = start("/la", processes=2)
+def test_a_process_that_dies_is_started_again_and_the_others_go_on(
+    start: Start, store: str
+) -> None:
+    server = start("/la", processes=2, store=store)
     server.mkdir("/la/x")
     before = workers(server)
     os.kill(before[0], signal.SIGKILL)
