@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from google.protobuf.message import DecodeError
-from kdir.v1 import admin_pb2
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -21,10 +19,10 @@ from prometheus_client.registry import Collector
 
 from directory.cluster import Cluster
 from directory.health import State, healths_of
+from directory.large_changes import progress_of
 from directory.members import VERSION
 from directory.metrics.histogram import Histogram
 from directory.metrics.names import METRICS
-from directory.namespace.keys import LARGE_CHANGE
 from directory.namespace.snapshot import Snapshot
 from directory.services.server import DirectoryServer
 from resolver.errors import NotReady
@@ -130,17 +128,9 @@ def _tree(sheet: _Sheet, snapshot: Snapshot, name: str) -> None:
     sheet.put("kdir_directories", snapshot.directory_count, name)
     sheet.put("kdir_quarantined", len(snapshot.quarantined), name)
     sheet.put("kdir_mounts", len(snapshot.mounts()), name)
-    changes = list(_large_changes(snapshot))
+    changes = progress_of(snapshot)
     sheet.put("kdir_large_changes", len(changes), name)
     sheet.put("kdir_large_change_left_entries", sum(one.left for one in changes), name)
-
-
-def _large_changes(snapshot: Snapshot) -> Iterator[admin_pb2.Progress]:
-    for value in dict(snapshot.facts(LARGE_CHANGE)).values():
-        try:
-            yield admin_pb2.Progress.FromString(value)
-        except DecodeError:
-            continue  # of a newer version; its servers count it
 
 
 def _neighbours(sheet: _Sheet, cluster: Cluster, name: str) -> None:
