@@ -4,6 +4,8 @@ Kafka's resources have names, and its patterns match them whole or by their begi
 character. Here a topic's name is a path of one directory a character with the topic ``=`` in the
 last: so a prefix is a directory, ``*`` the root, and the grants of a path are those of all patterns
 that match. Groups and transactional ids have patterns in kdir as well, on the root directory.
+
+One file, though a long one: all parts of the cases are read with this one mapping.
 """
 
 from __future__ import annotations
