@@ -16,8 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, assert_never
+from typing import Final, assert_never
 
 import grpc
 
@@ -26,8 +25,8 @@ from directory.store.etcd.failures import Trouble, trouble_of, words
 from directory.store.etcd.following import Behind, Follower, Gone, Head, Refused, Verdict
 from directory.store.etcd.generated import etcdrpc
 from directory.store.etcd.layout import Layout
+from directory.store.etcd.members import Link, Members, Patience, Question
 from directory.store.etcd.stream import (
-    Metadata,
     Stream,
     head_of,
     head_request,
@@ -35,87 +34,13 @@ from directory.store.etcd.stream import (
     watch_request,
 )
 
-__all__ = ["EtcdWatch", "Members", "Patience"]
+__all__ = ["EtcdWatch"]
 
 _log = logging.getLogger(__name__)
 
 _ENOUGH_WRITES: Final = 20_000  # so many at once are handed out, but whole responses
 _CLOSE_SECONDS: Final = 2.0
-
-
-class Members(Protocol):
-    """The members of an etcd cluster, and what lets us in (``connection.py``)."""
-
-    @property
-    def endpoints(self) -> Sequence[str]:
-        """``host:port`` of each."""
-
-    def dial(self, number: int) -> grpc.Channel:
-        """A new connection to one member, of the caller's own, who closes it.
-
-        Raises:
-            StoreAway: everything is closed.
-        """
-
-    def metadata(self, number: int, timeout_seconds: float) -> Metadata:
-        """What every call carries: that a leader is required, without which a member that lost its
-        quorum is silent; and who asks, which may need a login.
-
-        Raises:
-            StoreAway: no login, for now or for good.
-        """
-
-    def forget_token(self, used: str | None = None) -> None:
-        """The next metadata need a new login, if ``used`` is still what they hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait for what."""
-
-    ask_seconds: float = 1.0
-    """Nothing came for so long: ask whether everything has come."""
-    answer_seconds: float = 2.0
-    """A question is not answered for so long: another member. So it is if what it showed to be
-    missing does not come for so long; each time twice as long, since a large backlog takes time.
-    """
-    longest_answer_seconds: float = 60.0
-    silence_seconds: float = 4.0
-    """No member has shown that it is there for so long: the store is away. More than the two above,
-    so that a member that fails is replaced before anybody is told.
-    """
-    first_retry_seconds: float = 0.05
-    last_retry_seconds: float = 1.0
-    """Between rounds over all members."""
-
-
-@dataclass
-class _Question:
-    """A linearizable read on its way."""
-
-    call: Any
-    asked_at: float
-    since: int
-    """Our revision when it was asked."""
-    past: int = 0
-    """The revision that it asks for; 0 = now."""
-
-
-@dataclass
-class _Link:
-    """A connection to one member: first it is asked where it is, then followed."""
-
-    endpoint: str
-    channel: grpc.Channel
-    metadata: Metadata
-    question: _Question | None = None
-    ask_at: float = 0.0
-    """When the next question is due."""
-    stream: Stream | None = None
-    heard_at: float = 0.0
-    """When it last brought something, or was found to have nothing more."""
-    lags_since: float | None = None
-    """When it was found not to have sent what was committed, or sent something then."""
+_PATIENCE: Final = Patience()
 
 
 class EtcdWatch:
@@ -127,7 +52,7 @@ class EtcdWatch:
         layout: Layout,
         follower: Follower,
         *,
-        patience: Patience = Patience(),
+        patience: Patience = _PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begins where the follower is.
@@ -145,7 +70,7 @@ class EtcdWatch:
         # for them.
         self._woken: Final = threading.Event()
         self._closed = False
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._gone = ""
         self._turn = random.randrange(1 << 16)  # servers of one cluster begin at different members
         self._failures = 0  # since the store was last heard
@@ -239,7 +164,7 @@ class EtcdWatch:
             and silent > self._patience.answer_seconds
         )
 
-    def _hear(self, link: _Link) -> None:
+    def _hear(self, link: Link) -> None:
         link.heard_at = self._heard_at = now = self._clock()
         link.ask_at = now + self._patience.ask_seconds
         if link.lags_since is not None:
@@ -278,7 +203,7 @@ class EtcdWatch:
             due_at = min(due_at, link.lags_since + self._lag_seconds)
         return due_at
 
-    def _given_up_at(self, link: _Link, question: _Question) -> float:
+    def _given_up_at(self, link: Link, question: Question) -> float:
         return max(question.asked_at, link.heard_at) + self._patience.answer_seconds
 
     def _connect(self) -> None:
@@ -291,19 +216,19 @@ class EtcdWatch:
         except (StoreAway, Incompatible) as reason:  # such as a file that cannot be read now
             self._fail(endpoints[number], str(reason))
             return
-        self._link = link = _Link(endpoints[number], channel, metadata)
+        self._link = link = Link(endpoints[number], channel, metadata)
         self._ask(link)
 
-    def _ask(self, link: _Link, past: int = 0) -> None:
+    def _ask(self, link: Link, past: int = 0) -> None:
         call = etcdrpc.KVStub(link.channel).Range.future(
             head_request(self._layout, past),
             timeout=self._patience.answer_seconds,
             metadata=link.metadata,
         )
-        link.question = _Question(call, self._clock(), self._follower.revision, past)
+        link.question = Question(call, self._clock(), self._follower.revision, past)
         call.add_done_callback(lambda _: self._woken.set())
 
-    def _look_at_answer(self, link: _Link, question: _Question) -> None:
+    def _look_at_answer(self, link: Link, question: Question) -> None:
         if not question.call.done():
             if self._clock() >= self._given_up_at(link, question):
                 self._fail(link.endpoint, "does not answer")
@@ -318,7 +243,7 @@ class EtcdWatch:
         else:
             self._compare(link, question, head)
 
-    def _look_at_failure(self, link: _Link, question: _Question, error: grpc.RpcError) -> None:
+    def _look_at_failure(self, link: Link, question: Question, error: grpc.RpcError) -> None:
         said = words(error)
         if question.past and error.code() is grpc.StatusCode.OUT_OF_RANGE and "compacted" in said:
             self._judge(link, self._follower.examine_past(None))
@@ -329,7 +254,7 @@ class EtcdWatch:
         else:
             self._judge(link, Refused(said, login=trouble_of(error) is Trouble.LOGIN))
 
-    def _examine(self, link: _Link, question: _Question, head: Head) -> None:
+    def _examine(self, link: Link, question: Question, head: Head) -> None:
         """Before a stream is opened: whether it is the store that was followed."""
         if question.past:
             found: Gone | int | None = self._follower.examine_past(head)
@@ -345,7 +270,7 @@ class EtcdWatch:
             case past:
                 self._ask(link, past)
 
-    def _open(self, link: _Link) -> None:
+    def _open(self, link: Link) -> None:
         link.stream = Stream(
             link.channel,
             watch_request(self._layout, self._follower.begin(), fragment=self._fragment),
@@ -359,7 +284,7 @@ class EtcdWatch:
         # that answers questions and refuses the watch is no store to follow.
         self._ask(link)
 
-    def _compare(self, link: _Link, question: _Question, head: Head) -> None:
+    def _compare(self, link: Link, question: Question, head: Head) -> None:
         """While a stream is open: whether it has brought everything."""
         link.question = None
         gone = self._follower.other_life(head, question.since)
@@ -374,7 +299,7 @@ class EtcdWatch:
             if link.lags_since is None:
                 link.lags_since = self._clock()
 
-    def _leave_if_it_lags(self, link: _Link) -> None:
+    def _leave_if_it_lags(self, link: Link) -> None:
         since = link.lags_since
         if since is None or self._clock() < since + self._lag_seconds:
             return
@@ -383,7 +308,7 @@ class EtcdWatch:
 
     # -- the stream --------------------------------------------------------------------------
 
-    def _take(self, link: _Link, stream: Stream) -> None:
+    def _take(self, link: Link, stream: Stream) -> None:
         writes = sum(len(change.writes) for change in self._ready)
         while writes < _ENOUGH_WRITES:
             message = stream.next_message()
@@ -403,7 +328,7 @@ class EtcdWatch:
         elif link.question is None and self._clock() >= link.ask_at:
             self._ask(link)
 
-    def _look_at_end(self, link: _Link, error: grpc.RpcError | None) -> None:
+    def _look_at_end(self, link: Link, error: grpc.RpcError | None) -> None:
         if error is None:
             self._fail(link.endpoint, "ended the watch")
             return
@@ -412,7 +337,7 @@ class EtcdWatch:
         login = trouble_of(error) is Trouble.LOGIN
         self._judge(link, Refused(words(error), login=login))
 
-    def _judge(self, link: _Link, verdict: Verdict | None) -> None:
+    def _judge(self, link: Link, verdict: Verdict | None) -> None:
         match verdict:
             case None:
                 pass
