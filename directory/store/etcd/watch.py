@@ -119,8 +119,10 @@ class EtcdWatch:
     def _until(self, enough: Callable[[], bool], seconds: float) -> None:
         """Does what is to be done until it is enough, over, or time."""
         deadline = self._clock() + seconds
-        while not self._closed:
-            self._woken.clear()
+        while True:
+            self._woken.clear()  # before looking at anything, so that nothing is slept through
+            if self._closed:
+                return
             self._forgive_a_pause()
             due_at = self._go_on()
             self._expected_at = now = self._clock()
