@@ -39,6 +39,8 @@ _STEADY_SECONDS: Final = 30.0
 _BEYOND_DRAIN_SECONDS: Final = 15.0
 """Draining is followed by giving roles up and closing stores."""
 _SERVING: Final = "serving "
+_UNUSABLE: Final = 2
+"""What a server process ends with that cannot use its config, its port or its store."""
 
 
 def serving_line(mount: object, cluster: str, cluster_id: str, address: str) -> str:
@@ -114,6 +116,8 @@ class _Worker:
     """What the process in it said that it serves."""
     tried: bool = False
     """Whether a process in it has served, or ended, since the beginning."""
+    refused: bool = False
+    """The last process in it ended since what it was given cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Until SIGTERM or SIGINT: 0. Else what the first process ended with before it served:
-        it has said why, and the others would say the same.
+        it has said why, and the others would say the same. 2 also once all say that they cannot be
+        used, such as when the cluster has gone on to a newer feature level.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._events.put(_Stop()))
@@ -194,6 +199,8 @@ class Supervisor:
                         return self._stillborn(process.returncode)
                     case _Ended(worker, process):
                         self._buried(worker, process)
+                        if all(one.refused for one in self._workers):
+                            return _UNUSABLE  # each has said why; another start changes nothing
                     case None:
                         self._start_due()
                 self._tell()
@@ -237,7 +244,7 @@ class Supervisor:
             return
         worker.lines.append(line)
         if len(worker.lines) == self._clusters:
-            worker.tried = True
+            worker.tried, worker.refused = True, False
             if self._told:
                 _log.info("server process %d serves", worker.number)
 
@@ -255,6 +262,7 @@ class Supervisor:
         pause = worker.pause_seconds
         worker.pause_seconds = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         worker.process, worker.tried, worker.due = None, True, now + pause
+        worker.refused = process.returncode == _UNUSABLE
         _log.error(
             "server process %d (pid %d) ended %s; the others go on; it is started again in %g s",
             worker.number,

@@ -17,16 +17,25 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts servers: ``start("/la", "la-1", parent=[…], level=1, wait=False)``; those of one mount
+    """Starts servers: ``start("/la", "la-1", parent=[…], level=1)``; those of one mount
     share a store, unless they are told another. They end with the test.
     """
     with ExitStack() as cleanup:
 
-        def begin(mount: str, name: str, *, level: int | None = None, **settings: Any) -> Server:
+        def begin(
+            mount: str,
+            name: str,
+            *,
+            level: int | None = None,
+            processes: int = 1,
+            **settings: Any,
+        ) -> Server:
             shared = mount.strip("/").replace("/", "-") or "root"
             merged = {**FAST, "store": f"sqlite:///{tmp_path / shared}.sqlite", **settings}
             environment = {} if level is None else {"KDIR_FEATURE_LEVEL": str(level)}
-            server = Server(tmp_path / name, mount, merged, environment=environment)
+            server = Server(
+                tmp_path / name, mount, merged, environment=environment, processes=processes
+            )
             cleanup.callback(server.process.kill)
             cleanup.callback(server.close)
             server.start()

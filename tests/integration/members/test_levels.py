@@ -133,6 +133,17 @@ def test_a_server_that_was_away_while_the_level_was_raised_serves_no_more(
     assert "start a newer kdir" in old.process.tail()
 
 
+def test_all_processes_of_one_port_that_are_behind_end_with_their_supervisor(
+    start: Start, store: str
+) -> None:
+    old = start("/la", "old", level=1, store=store, processes=2)
+    eventually(lambda: len(levels(old)) == 2)
+    with closing(open_store(store, "la")) as opened:
+        opened.commit(Transaction((), (Put(LEVEL, b"2"),)))
+    eventually(lambda: not old.process.running)
+    assert old.process.exit_code == 2
+
+
 def test_a_new_cluster_needs_no_ceremony(start: Start, store: str) -> None:
     one = start("/la", "one", store=store)
     assert one.status().finalised_level == one.status().feature_level
