@@ -1,0 +1,160 @@
+"""``kdir features``: what is shown, what is asked for, and who is asked before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kdir.v1 import admin_pb2
+
+from resolver.errors import LevelNotFinalised
+from resolver.path import Path as KdirPath
+from resolver.testing import MemoryDirectory
+from tests.command_line import Ran, answering, run
+
+AT = "127.0.0.1:20000"
+MEMBERS = (
+    admin_pb2.Member(
+        server="la-1",
+        endpoints=["10.0.0.1:7420"],
+        feature_level=2,
+        version="0.2.0",
+        host="a",
+        pid=11,
+        roles=["reconciler", "parent-link"],
+    ),
+    admin_pb2.Member(server="la-2", feature_level=1),
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KDIR_AT", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+class Kdir:
+    """``kdir features`` at a server of la."""
+
+    def __init__(self, tree: MemoryDirectory) -> None:
+        self.tree = tree
+        self.answers: dict[str, Any] = {}
+        self.calls: list[Any] = []
+        tree.cluster("/la", "la")
+        owner = tree.deepest(KdirPath.parse("/la"))
+        assert owner is not None
+        tree.transport.serve(AT, answering(self.answers, owner.answer, self.calls))
+
+    def shows(self, finalised: int, *members: admin_pb2.Member) -> None:
+        status = admin_pb2.GetStatusResponse(finalised_level=finalised, members=members)
+        status.authority.cluster.cluster = "la"
+        self.answers["AdminService.GetStatus"] = status
+
+    def finalises(self, finalised: int, supported: int) -> None:
+        """As a server does that is at one level and can go to another."""
+
+        def answer(request: admin_pb2.FinalizeFeaturesRequest) -> Any:
+            if request.validate_only:
+                return admin_pb2.FinalizeFeaturesResponse(
+                    finalised_level=finalised, supported_level=supported
+                )
+            return admin_pb2.FinalizeFeaturesResponse(
+                finalised_level=request.level or supported, supported_level=supported, token="t"
+            )
+
+        self.answers["AdminService.FinalizeFeatures"] = answer
+
+    @property
+    def changes(self) -> list[int]:
+        """The levels that were asked for in earnest."""
+        return [one.level for one in self.calls if getattr(one, "validate_only", None) is False]
+
+    def __call__(self, line: str = "", *, terminal: bool = False, stdin: str = "") -> Ran:
+        words = ["--at", AT, "features", *line.split()]
+        return run(words, self.tree.transport, terminal=terminal, stdin=stdin)
+
+
+@pytest.fixture
+def kdir() -> Iterator[Kdir]:
+    with MemoryDirectory() as tree:
+        yield Kdir(tree)
+
+
+def test_servers_are_shown_with_levels_and_roles(kdir: Kdir) -> None:
+    kdir.shows(1, *MEMBERS)
+    ran = kdir()
+    assert ran.code == 0
+    assert [line.split("\t") for line in ran.lines] == [
+        ["la-1", "2", "1", "0.2.0", "a", "11", "10.0.0.1:7420", "reconciler,parent-link"],
+        ["la-2", "1", "1", "", "-", "-", "-", "-"],
+    ]
+    assert "la: level 1 is finalised; before 2 can be: la-2" in ran.err
+    shown = kdir("show -o json").objects
+    assert [one["server"] for one in shown[0]["members"]] == ["la-1", "la-2"]
+    assert (shown[0]["finalised_level"], shown[0]["supported_level"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("finalised", "said"),
+    [(1, "every server supports 2: kdir features finalize"), (2, "la: level 2 is finalised\n")],
+)
+def test_what_is_to_be_done_is_said(kdir: Kdir, finalised: int, said: str) -> None:
+    kdir.shows(finalised, MEMBERS[0])
+    assert said in kdir().err
+
+
+def test_a_plan_changes_nothing(kdir: Kdir) -> None:
+    kdir.finalises(1, 2)
+    ran = kdir("finalize --plan")
+    assert ran.code == 0
+    assert "level 2 would be finalised, 1 is now" in ran.err
+    assert kdir.changes == []
+
+
+def test_a_script_is_not_asked_and_a_person_is(kdir: Kdir) -> None:
+    kdir.finalises(1, 2)
+    assert "level 2 is finalised; older" in kdir("finalize").err
+    assert kdir.changes == [0]
+    assert "nothing was changed" in kdir("finalize", terminal=True, stdin="n\n").err
+    assert kdir.changes == [0]
+    kdir("finalize --level 2", terminal=True, stdin="y\n")
+    kdir("finalize --level 2 --yes", terminal=True)
+    assert kdir.changes == [0, 2, 2]
+
+
+def test_what_is_finalised_already_is_not_asked_for(kdir: Kdir) -> None:
+    kdir.finalises(2, 2)
+    ran = kdir("finalize -o json")
+    assert "level 2 is finalised already" in ran.err
+    assert ran.objects[0]["finalised_level"] == 2
+    assert kdir.changes == []
+
+
+def test_a_refusal_is_a_conflict(kdir: Kdir) -> None:
+    kdir.answers["AdminService.FinalizeFeatures"] = LevelNotFinalised("server la-2 supports 1")
+    ran = kdir("finalize")
+    assert ran.code == 5
+    assert "server la-2 supports 1" in ran.err
+
+
+@pytest.mark.parametrize(
+    "line", ["finalize --level two", "finalize --level 0", "finalize --level -1", "raise", "/la",
+             "--level 2", "show --plan"],
+)  # fmt: skip
+def test_words_that_mean_nothing_are_refused(kdir: Kdir, line: str) -> None:
+    assert kdir(line).code == 2
+    assert kdir.calls == []
+
+
+def test_the_cluster_of_a_path_is_meant(kdir: Kdir) -> None:
+    kdir.shows(2, MEMBERS[0])
+    kdir.finalises(2, 2)
+    kdir("show /la")
+    kdir("finalize /la")
+    ids = [one.cluster for one in kdir.calls]
+    assert all(one.startswith("kc-") for one in ids), ids
+    assert len(ids) == 2
