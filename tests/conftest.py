@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def soak_seconds(request: pytest.FixtureRequest) -> float:
     """How long a test that could go on for ever does; ``--soak`` makes it ten minutes."""
-    return 600.0 if request.config.getoption("--soak") else 8.0
+    return 600.0 if request.config.getoption("--soak") else 5.0
 
 
 @dataclass(frozen=True, slots=True)
