@@ -76,7 +76,6 @@ def test_three_slashes_are_relative_and_four_absolute(
         ("sqlite://store.db", "of the form"),
         ("sqlite:///store.db?mode=ro", "of the form"),
         ("sqlite:///folder/", "of the form"),
-        ("etcd://127.0.0.1:2379/kdir", "etcd"),
         ("postgres://x", "unknown kind"),
         ("/var/lib/kdir/store.db", "unknown kind"),
         ("", "unknown kind"),
@@ -85,7 +84,7 @@ def test_three_slashes_are_relative_and_four_absolute(
 def test_addresses_that_mean_no_store_say_why(address: str, reason: str) -> None:
     with pytest.raises(Incompatible, match=reason) as refused:
         open_store(address, "la")
-    assert address in str(refused.value)
+    assert address.partition("//")[0] in str(refused.value)  # the rest may hold a password
     assert "sqlite:///" in str(refused.value)
 
 
