@@ -347,8 +347,9 @@ class Store(Protocol):
         """
 
     def elect(self, role: str, candidate: str) -> Leadership | None:
-        """Tries once to take a role; None while another process holds it. ``candidate`` is the first
-        line of the role's key (``role_key``): a server's id, so that others can say who holds it.
+        """Tries once to take a role; None while another process holds it. ``candidate`` is the
+        first line of the role's key (``role_key``): a server's id, so that others can say who holds
+        it.
 
         Raises:
             StoreAway
