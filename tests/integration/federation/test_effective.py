@@ -64,6 +64,8 @@ def test_each_value_says_where_it_comes_from_across_mounts(federation: Federatio
     def arrived() -> Values:
         found = values(ask(tracking, "/la/tracking/search"))
         assert found["owner"].value == "la"
+        assert [one.set_at for one in found["owner"].overrides] == ["/"]
+        assert "topic_config[retention.ms]" in found
         assert "topic_config[flush.ms]" not in found
         return found
 
