@@ -63,6 +63,7 @@ def test_each_value_says_where_it_comes_from_across_mounts(federation: Federatio
 
     def arrived() -> Values:
         found = values(ask(tracking, "/la/tracking/search"))
+        assert "owner" in found
         assert found["owner"].value == "la"
         assert [one.set_at for one in found["owner"].overrides] == ["/"]
         assert "topic_config[retention.ms]" in found
