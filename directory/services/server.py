@@ -169,21 +169,29 @@ class DirectoryServer:
     def start(self) -> None:
         """Begins to answer; health says NOT_SERVING until every cluster behind it can answer."""
         self._server.start()
-        threading.Thread(target=self._tell_health, name="health", daemon=True).start()
+        threading.Thread(target=self._look_after, name="health", daemon=True).start()
 
-    def _tell_health(self) -> None:
+    def _look_after(self) -> None:
         told: int | None = None
         while not self._stopped.wait(_HEALTH_SECONDS):
-            self._arrivals.cancel_late(crowded=self.waiting_reads > 0)
-            status = (
-                health_pb2.HealthCheckResponse.SERVING
-                if is_ready(self._hosting.clusters)
-                else health_pb2.HealthCheckResponse.NOT_SERVING
-            )
-            if status != told:
-                told = status
-                for name in self._names:
-                    self._health.set(name, status)
+            try:
+                self._arrivals.cancel_late(crowded=self.waiting_reads > 0)
+                told = self._tell_health(told)
+            except Exception:  # noqa: BLE001 - a bug must not end it in silence
+                _log.exception("looking after the calls of %s stumbled", self._listen)
+                self._stopped.wait(1.0)
+
+    def _tell_health(self, told: int | None) -> int:
+        """Tells who asks for health, where it is another than told before; what it is."""
+        status = (
+            health_pb2.HealthCheckResponse.SERVING
+            if is_ready(self._hosting.clusters)
+            else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        if status != told:
+            for name in self._names:
+                self._health.set(name, status)
+        return int(status)
 
     def drain(self) -> None:
         """Takes no new calls, lets those under way end within the limit, then stops."""
