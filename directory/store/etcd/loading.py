@@ -1,7 +1,9 @@
 """All rows of a cluster at one revision, page by page; refuses to keep them.
 
 The next page is asked for before the one before is given out, so that etcd and who builds from
-the rows work at the same time. Pages are kept at a few megabytes: rows are small or large.
+the rows work at the same time. Pages hold a few megabytes, of small rows or of large: with each
+page etcd counts all rows that are left (measured: a million rows in pages of 1,000 take 15 times as
+long as in pages of 10,000).
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ __all__ = ["EtcdLoading"]
 
 _PAGE_SECONDS: Final = 20.0
 _FIRST_ROWS: Final = 1_000
-_MOST_ROWS: Final = 20_000
-_PAGE_BYTES: Final = 2 * 1024 * 1024
+_MOST_ROWS: Final = 100_000
+_PAGE_BYTES: Final = 8 * 1024 * 1024
+_GROWTH: Final = 16
 
 
 class EtcdLoading:
@@ -97,4 +100,5 @@ class EtcdLoading:
 
     def _adapt(self, answer: Any) -> None:
         row_bytes = max(1, answer.ByteSize() // len(answer.kvs))
-        self._limit = min(_MOST_ROWS, 2 * self._limit, max(1, _PAGE_BYTES // row_bytes))
+        most = max(1, _PAGE_BYTES // row_bytes)
+        self._limit = min(_MOST_ROWS, _GROWTH * self._limit, most)
