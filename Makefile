@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@echo "setting up $(VENV); the first time it takes some minutes" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --config-settings editable_mode=compat --editable '.[kafka,etcd,index,dev]'
+	  --config-settings editable_mode=compat --editable '.[kafka,etcd,identity,index,dev]'
 	@$(BIN)/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "kdir-proto.pth").write_text(str(pathlib.Path("proto").resolve()) + "\n")'
 	@touch $(STAMP)
 

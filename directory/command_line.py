@@ -181,6 +181,7 @@ def intent(config: ServerConfig, processes: int) -> str:
         f"{config.cluster}: would serve {config.mount} on {config.listen} from {store}",
         f"  parent: {', '.join(config.parent) or 'none'}",
     ]
+    lines += [f"  {line}" for line in _who(config)]
     if processes > 1:
         lines.append(f"  processes: {processes}, sharing the port")
     if kafka is not None:
@@ -189,6 +190,23 @@ def intent(config: ServerConfig, processes: int) -> str:
         f"  site link {link.path} → {', '.join(map(str, link.targets))}" for link in config.links
     ]
     return "\n".join(lines)
+
+
+def _who(config: ServerConfig) -> list[str]:
+    """Who may come in, where that is not simply everybody on this machine."""
+    tls, auth = config.tls, config.auth
+    ways = []
+    if tls is not None and tls.client == "require":
+        ways.append("a client certificate of the CA")
+    if auth.has_tokens:
+        ways.append("a bearer token")
+    if not ways and tls is None:
+        return []
+    said = f"callers say who they are by {' or '.join(ways)}" if ways else "nobody says who calls"
+    return [
+        f"TLS: {'on' if tls is not None else 'off, hence loopback only'}; {said}"
+        + ("; anonymous ones are let in" if auth.anonymous else "")
+    ]
 
 
 def check_processes(count: int) -> None:

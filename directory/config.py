@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeVar
 
+from directory.identity.settings import AuthConfig, TlsConfig, auth_of, tls_of
 from directory.namespace.entry import LinkMode, LinkWrites
 from directory.namespace.mapping import MappingRule
 from directory.store.base import Incompatible
@@ -31,6 +32,7 @@ __all__ = [
     "Listener",
     "ServerConfig",
     "SiteLink",
+    "check_listen",
     "check_loopback",
     "default_store",
     "load_configs",
@@ -131,6 +133,8 @@ class ServerConfig:
     metrics: str = ""
     """Where Prometheus is answered, ``host:port``; empty = nowhere."""
     parent: tuple[str, ...] = ()
+    tls: TlsConfig | None = None
+    auth: AuthConfig = field(default_factory=AuthConfig)
     kafka: KafkaConfig | None = None
     links: tuple[SiteLink, ...] = ()
     limits: Limits = field(default_factory=Limits)
@@ -200,24 +204,24 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
     mount = top.path("mount", ROOT)
     cluster = top.text("cluster", default_cluster(mount))
     listen = top.text("listen", DEFAULT_LISTEN)
-    check_loopback(listen)
+    advertise = top.addresses("advertise")
+    tls = tls_of(top.table("tls"), base)
+    auth = auth_of(top.table("auth"), tls, base)
+    check_listen(listen, tls, advertise)
     metrics = top.text("metrics", "")
     if metrics:
         check_loopback(metrics, "metrics")
-    for key in ("tls", "auth"):
-        if top.take(key, None) is not None:
-            raise ConfigError(
-                f"[{key}]: this version of kdir knows no identities; it listens on loopback only"
-            )
     config = ServerConfig(
         cluster=_name("cluster", cluster),
         mount=mount,
         store=_store(top.text("store", default_store(cluster)), base),
         site=top.text("site", ""),
         listen=listen,
-        advertise=top.addresses("advertise"),
+        advertise=advertise,
         metrics=metrics,
         parent=top.addresses("parent"),
+        tls=tls,
+        auth=auth,
         kafka=_kafka(top.table("kafka")),
         links=_links(top.table("links"), mount),
         limits=_limits(top.table("limits")),
@@ -233,8 +237,28 @@ def _name(key: str, value: str) -> str:
     return value
 
 
+def check_listen(listen: str, tls: TlsConfig | None, advertise: tuple[str, ...]) -> None:
+    """Without TLS a server listens on loopback only (DESIGN §10). One that listens everywhere must
+    say where others find it: no certificate is of ``0.0.0.0``, and nobody gets there.
+
+    Raises:
+        ConfigError
+    """
+    if tls is None:
+        check_loopback(listen)
+        return
+    host = (split_address(listen) or ("",))[0]
+    if not host:
+        check_loopback(listen)
+    if host in {"0.0.0.0", "::"} and not advertise:  # noqa: S104 - a name to look for
+        raise ConfigError(
+            f"advertise: missing; {listen} is every address of the machine, and others must be "
+            f"told one, as the certificate names it"
+        )
+
+
 def check_loopback(listen: str, key: str = "listen") -> None:
-    """Without identities a server listens on loopback only (DESIGN §10).
+    """What nobody has to prove an identity to is on loopback only (DESIGN §10).
 
     Raises:
         ConfigError: not ``host:port``, or not a loopback address.

@@ -21,6 +21,7 @@ from directory.supervisor import serving_line
 
 if TYPE_CHECKING:
     from directory.cluster import Cluster
+    from directory.identity.callers import Identities
     from directory.services.server import DirectoryServer
     from directory.services.waiting import WaitingServer
 
@@ -41,6 +42,7 @@ class Place:
         shared: with other processes of one supervisor.
         open_cluster: opens one.
         bound: is told the address once it is known.
+        identities: how callers there say who they are; None: they do not.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class Place:
         shared: bool,
         open_cluster: Callable[[ServerConfig], Cluster],
         bound: Callable[[str], None],
+        identities: Identities | None = None,
     ) -> None:
+        self._identities: Final = identities
         self._missing: Final = list(configs)
         self._listen = listen
         self._shared: Final = shared
@@ -103,10 +107,14 @@ class Place:
         from directory.services.waiting import WaitingServer
 
         if self.is_open:
-            self.server = DirectoryServer(self.clusters, self._listen, shared=self._shared)
+            self.server = DirectoryServer(
+                self.clusters, self._listen, shared=self._shared, identities=self._identities
+            )
             self._listen = self.server.address
         else:
-            self._waiting = WaitingServer(self._listen, shared=self._shared)
+            self._waiting = WaitingServer(
+                self._listen, shared=self._shared, identities=self._identities
+            )
             self._listen = self._waiting.address
         self._bound(self._listen)
 

@@ -38,6 +38,7 @@ from resolver.errors import KdirError
 
 if TYPE_CHECKING:
     from directory.cluster import Cluster
+    from directory.identity.callers import Identities
     from directory.metrics.endpoint import MetricsEndpoint
     from directory.services.server import DirectoryServer
 
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_processes(options.processes)
         configs = configs_of(options)
         metrics = metrics_addresses(configs, options)
+        for behind in _by_listen(configs).values():
+            _identities(behind)
         if options.check:
             for config in configs:
                 sys.stdout.write(intent(config, options.processes) + "\n")
@@ -140,11 +143,9 @@ def _run(
             clusters.append(cluster)
             return cluster
 
-        by_listen: dict[str, list[ServerConfig]] = {}
         for config in configs:
             _make_default_folder(config)
-            by_listen.setdefault(_own_address(config), []).append(config)
-        for key, behind in by_listen.items():
+        for key, behind in _by_listen(configs).items():
             places.append(
                 Place(
                     behind,
@@ -152,6 +153,7 @@ def _run(
                     shared=bound is not None,
                     open_cluster=open_cluster,
                     bound=partial(addresses.__setitem__, key),
+                    identities=_identities(behind),
                 )
             )
         for place in places:
@@ -264,6 +266,26 @@ def _make_default_folder(config: ServerConfig) -> None:
     if config.store == default_store(config.cluster):
         file = pathlib.Path(config.store.removeprefix("sqlite:///"))
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _by_listen(configs: Sequence[ServerConfig]) -> dict[str, list[ServerConfig]]:
+    found: dict[str, list[ServerConfig]] = {}
+    for config in configs:
+        found.setdefault(_own_address(config), []).append(config)
+    return found
+
+
+def _identities(configs: Sequence[ServerConfig]) -> Identities | None:
+    """How callers of one address say who they are.
+
+    Raises:
+        ConfigError: what the config names for it cannot be used.
+    """
+    if all(config.tls is None and not config.auth.has_tokens for config in configs):
+        return None
+    from directory.identity.callers import identities_of  # needs gRPC: nothing for --check
+
+    return identities_of([(config.cluster, config.tls, config.auth) for config in configs])
 
 
 def _own_address(config: ServerConfig) -> str:

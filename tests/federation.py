@@ -61,19 +61,24 @@ class Server(DirectoryProcess):
         self, directory: Path, mount: str, settings: Mapping[str, Any], **options: Any
     ) -> None:
         super().__init__(directory, mount, settings, **options)
+        self.credentials: grpc.ChannelCredentials | None = None
+        """Of whoever asks by the stubs; None: without TLS."""
         self._channel: grpc.Channel | None = None
 
     @property
     def channel(self) -> grpc.Channel:
         """One channel, made when first needed; it reconnects after a restart."""
         if self._channel is None:
-            self._channel = grpc.insecure_channel(
-                self.address,
-                options=(
-                    ("grpc.max_reconnect_backoff_ms", 200),
-                    ("grpc.initial_reconnect_backoff_ms", 100),
-                    ("grpc.min_reconnect_backoff_ms", 100),
-                ),
+            options = (
+                ("grpc.max_reconnect_backoff_ms", 200),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                # With TLS a connection takes a moment, and this bounds it.
+                ("grpc.min_reconnect_backoff_ms", 100 if self.credentials is None else 2000),
+            )
+            self._channel = (
+                grpc.insecure_channel(self.address, options)
+                if self.credentials is None
+                else grpc.secure_channel(self.address, self.credentials, options)
             )
         return self._channel
 
@@ -180,13 +185,17 @@ class Federation:
         merged["limits"] = {**FAST["limits"], **settings.get("limits", {})}
         if parent is not None:
             merged["parent"] = [self.servers[parent].address]
-        server = Server(folder, mount, merged)
+        server = self.make(folder, mount, merged)
         self._stack.callback(server.process.kill)
         self._stack.callback(server.close)
         self.servers[mount] = server
         server.start()
         eventually(lambda: server.status().replica_state == admin_pb2.REPLICA_STATE_SERVING)
         return server
+
+    def make(self, folder: Path, mount: str, settings: Mapping[str, Any]) -> Server:
+        """A server that has not started."""
+        return Server(folder, mount, settings)
 
     def join(self, mount: str, parent: str, **settings: Any) -> Server:
         """Starts a server and mounts it at its parent; returns when the link stands."""

@@ -7,10 +7,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import unquote
 
-from resolver.errors import Cancelled, DeadlineExceeded
+from directory.authorization.principals import host_of
+from resolver.errors import Cancelled, DeadlineExceeded, InvalidArgument
 
 __all__ = ["CURRENT", "REQUEST_ID_KEY", "Call"]
 
@@ -26,7 +28,14 @@ class Call:
     deadline: float
     """By ``time.monotonic``: the caller's, or the server's own cap (RELIABILITY G1)."""
     principal: str = ""
-    """From the certificate or a verified token, never from a field; empty without identities."""
+    """From the certificate or a verified token, never from a field; empty without identities, and
+    ``User:ANONYMOUS`` where they are in use and nobody had to say who it is."""
+    cluster_ids: tuple[str, ...] = ()
+    """The clusters that the peer's certificate names; see ``directory.identity``."""
+    bearer: str = field(default="", repr=False)
+    """The caller's verified token: for calls in its name, and for nothing else."""
+    caller_host: str = ""
+    """See ``host``; set where another call is answered in the same caller's name."""
     is_active: Callable[[], bool] = bool
     """Whether the caller still waits."""
     on_end: Callable[[Callable[[], None]], object] = callable
@@ -55,6 +64,18 @@ class Call:
     def peer(self) -> str:
         """The caller's address, such as ``ipv4:127.0.0.1:50212``; asked for when wanted."""
         return self.find_peer()
+
+    @property
+    def host(self) -> str:
+        """The caller's IP address, as grants name it; empty where the socket has none."""
+        if not self.caller_host:
+            self.caller_host = _address_of(self.find_peer())
+        return self.caller_host
+
+    @property
+    def cluster_peer(self) -> str:
+        """The (first) cluster id that the peer's certificate names; empty without one."""
+        return self.cluster_ids[0] if self.cluster_ids else ""
 
     def seconds_left(self, most: float = 3600.0) -> float:
         """Seconds until the deadline, at most ``most``.
@@ -88,6 +109,17 @@ class _Current(threading.local):
 
 CURRENT: Final = _Current()
 """The call that this thread answers right now, for log lines from deep below; see ``logs``."""
+
+
+def _address_of(peer: str) -> str:
+    """The address in gRPC's name of a peer, such as ``ipv6:%5B::1%5D:50212``; empty = none."""
+    kind, _, rest = peer.partition(":")
+    if kind not in {"ipv4", "ipv6"}:
+        return ""
+    try:
+        return host_of(unquote(rest).rpartition(":")[0].strip("[]"))
+    except InvalidArgument:
+        return ""
 
 
 def _asked_id(metadata: Iterable[tuple[str, str | bytes]]) -> str:

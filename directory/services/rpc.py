@@ -2,9 +2,9 @@
 
 For every call, from the outside in: a request that cannot be read is refused by name
 (``malformed``), the server's cap is put on the deadline, it is counted and timed (``metrics``) and
-told to the log (``access``), errors become statuses (``errors``), and the handler runs. Streams run
-on a thread pool of their own: a watch must not hold a thread that answers calls (RELIABILITY
-finding 5, G3).
+told to the log (``access``), errors become statuses (``errors``), it is found out who calls
+(``directory.identity``, nowhere else), and the handler runs. Streams run on a thread pool of their
+own: a watch must not hold a thread that answers calls (RELIABILITY finding 5, G3).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from directory.identity.callers import Identities, Identity
 from directory.metrics.calls import CallMetrics
 from directory.services.arrivals import Arrivals
 from directory.services.call import CURRENT, Call
@@ -56,8 +57,10 @@ def generic_handler(
     writes: WritePool,
     calls: CallMetrics,
     arrivals: Arrivals,
+    identities: Identities | None = None,
 ) -> grpc.GenericRpcHandler:
-    """The gRPC face of a service; ``calls`` counts what comes.
+    """The gRPC face of a service; ``calls`` counts what comes, ``identities`` says who calls; None:
+    nobody is told from anybody else.
 
     Also where the contract has one request, gRPC is told that there may be many: on the wire it is
     the same, it costs the same, and so the call can be ended when its request does not come.
@@ -69,13 +72,13 @@ def generic_handler(
         read = reader(GetMessageClass(method.input_type))
         known_as = f"{service.descriptor.name}/{name}"
         if method.server_streaming:
-            behave = _stream(handler, known_as, calls)
+            behave = _stream(handler, known_as, calls, identities)
             if not method.client_streaming:
                 behave = _with_first(behave, arrivals)
             behave.experimental_thread_pool = streams  # type: ignore[attr-defined]
             methods[name] = grpc.stream_stream_rpc_method_handler(behave, read, _write)
         else:
-            answer = _unary(handler, known_as, calls, call_seconds, arrivals)
+            answer = _unary(handler, known_as, calls, call_seconds, arrivals, identities)
             if name in service.writes:
                 answer.experimental_thread_pool = writes  # type: ignore[attr-defined]
                 refuse = _unary(_refusing(writes), known_as, calls, call_seconds, arrivals)
@@ -138,6 +141,7 @@ def _unary(
     calls: CallMetrics,
     call_seconds: float,
     arrivals: Arrivals,
+    identities: Identities | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Any]:
     # This is the way of every call, a million of them a minute: what can be looked up once is.
     clock, observe = time.monotonic, calls.unary(method, "OK").observe
@@ -156,6 +160,8 @@ def _unary(
         )
         current.call = call
         try:
+            if identities is not None:
+                _identify(call, identities.of(context, method))
             if type(request) is Malformed:
                 raise request.error
             answer = handler(request, call)
@@ -175,8 +181,14 @@ def _unary(
     return behave
 
 
+def _identify(call: Call, identity: Identity) -> None:
+    call.principal = identity.principal
+    call.cluster_ids = identity.cluster_ids
+    call.bearer = identity.token
+
+
 def _stream(
-    handler: Handler, method: str, calls: CallMetrics
+    handler: Handler, method: str, calls: CallMetrics, identities: Identities | None
 ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
     def behave(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         # A stream lives as long as both sides want it: no deadline of ours.
@@ -192,6 +204,8 @@ def _stream(
         calls.stream_began(method)
         CURRENT.call = call
         try:
+            if identities is not None:
+                _identify(call, identities.of(context, method))
             if type(request) is Malformed:
                 raise request.error
             yield from handler(request, call)

@@ -14,11 +14,13 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection
 
 from directory.cluster import Cluster
-from directory.config import ConfigError, Limits
+from directory.config import Limits
 from directory.health import is_ready
+from directory.identity.callers import Identities
 from directory.metrics.calls import CallMetrics
 from directory.services.admin import AdminService
 from directory.services.arrivals import Arrivals
+from directory.services.binding import bind
 from directory.services.entries import DirectoryService
 from directory.services.federation import FederationService
 from directory.services.hosting import Hosting
@@ -59,10 +61,19 @@ def connection_limit(most: int) -> int:
 class DirectoryServer:
     """The gRPC server of one address and the clusters behind it.
 
-    ``shared``: other processes of the same supervisor listen at the same address.
+    ``shared``: other processes of the same supervisor listen at the same address. ``identities``:
+    who may come in, and how that is found out; None: who comes is nobody in particular.
     """
 
-    def __init__(self, clusters: Sequence[Cluster], listen: str, *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        clusters: Sequence[Cluster],
+        listen: str,
+        *,
+        shared: bool = False,
+        identities: Identities | None = None,
+    ) -> None:
+        self._identities = identities
         self._hosting = Hosting(clusters)
         self._listen = listen
         limits = self._hosting.limits
@@ -96,7 +107,7 @@ class DirectoryServer:
         )
         self._health = health.HealthServicer(experimental_non_blocking=True)
         self._add_services()
-        self.port = self._bind()
+        self.port = bind(self._server, listen, identities)
         self._stopped = threading.Event()
 
     def _add_services(self) -> None:
@@ -113,7 +124,13 @@ class DirectoryServer:
         self._server.add_generic_rpc_handlers(
             [
                 generic_handler(
-                    service, seconds, self._streams, self._writes, self.metrics, self._arrivals
+                    service,
+                    seconds,
+                    self._streams,
+                    self._writes,
+                    self.metrics,
+                    self._arrivals,
+                    self._identities,
                 )
                 for service in services
             ]
@@ -129,17 +146,6 @@ class DirectoryServer:
         )
         for name in self._names:
             self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
-
-    def _bind(self) -> int:
-        try:
-            port = self._server.add_insecure_port(self._listen)
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise ConfigError(
-                f"listen: cannot bind {self._listen}; is the port in use by another server?"
-            )
-        return port
 
     @property
     def address(self) -> str:

@@ -13,7 +13,8 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health, health_pb2
 
-from directory.toml_table import ConfigError
+from directory.identity.callers import Identities
+from directory.services.binding import bind
 from resolver.errors import NotReady
 from resolver.status import to_status
 
@@ -26,7 +27,9 @@ _HEALTH: Final = f"/{health.SERVICE_NAME}/"
 class WaitingServer:
     """Until it is stopped, every call is answered NOT_READY, and health NOT_SERVING."""
 
-    def __init__(self, listen: str, *, shared: bool = False) -> None:
+    def __init__(
+        self, listen: str, *, shared: bool = False, identities: Identities | None = None
+    ) -> None:
         """Binds and begins to answer.
 
         Raises:
@@ -37,14 +40,7 @@ class WaitingServer:
             handlers=[_Answers()],
             options=(("grpc.so_reuseport", int(shared)),),
         )
-        try:
-            port = self._server.add_insecure_port(listen)
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise ConfigError(
-                f"listen: cannot bind {listen}; is the port in use by another server?"
-            )
+        port = bind(self._server, listen, identities)
         self.address: Final = f"{listen.rpartition(':')[0]}:{port}"
         self._server.start()
 

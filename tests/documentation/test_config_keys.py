@@ -10,6 +10,7 @@ import pytest
 
 from directory import config
 from directory.config import ConfigError, Limits, parse_config
+from directory.identity import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "operating.md"
@@ -17,7 +18,6 @@ _ROW = re.compile(
     r"^\| `(?P<key>[^`]+)` \| (?:`(?P<example>[^`]+)`)? ?\| (?P<words>.+) \|$", re.MULTILINE
 )
 _READERS = {"text", "flag", "path", "texts", "addresses", "table", "take"}
-_REFUSED = {"tls", "auth"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ def documented() -> dict[str, Documented]:
 
 
 def read_by_the_code() -> set[str]:
-    """The last part of every key that config.py asks a table for."""
-    tree = ast.parse(Path(config.__file__).read_text())
-    found = {one.name for one in fields(Limits)} | _REFUSED
-    for node in ast.walk(tree):
+    """The last part of every key that a config's tables are asked for."""
+    trees = [ast.parse(Path(module.__file__).read_text()) for module in (config, settings)]
+    found = {one.name for one in fields(Limits)}
+    for node in (node for tree in trees for node in ast.walk(tree)):
         match node:
             case ast.Call(func=ast.Attribute(attr=reader), args=[ast.Constant(value=str(key)), *_]):
                 if reader in _READERS:
@@ -52,20 +52,15 @@ def read_by_the_code() -> set[str]:
 
 
 def test_every_key_that_the_code_reads_is_documented() -> None:
-    assert {"bootstrap", "mode", "into", "workers", "advertise", "tls"} <= read_by_the_code()
+    assert {"bootstrap", "mode", "into", "workers", "advertise", "jwks"} <= read_by_the_code()
     last = {key.rpartition(".")[2] for key in documented()}
-    tables = {"kafka", "limits"}
+    tables = {"kafka", "limits", "tls", "auth"}
     assert read_by_the_code() - last - tables == set()
 
 
 @pytest.mark.parametrize("row", documented().values(), ids=lambda row: row.key)
 def test_each_example_is_taken(row: Documented) -> None:
-    text = _document(row)
-    if row.key in _REFUSED:
-        with pytest.raises(ConfigError, match="identities"):
-            parse_config(tomllib.loads(text))
-    else:
-        parse_config(tomllib.loads(text), base=ROOT)
+    parse_config(tomllib.loads(_document(row)), base=ROOT)
 
 
 def test_an_example_of_an_unknown_key_is_not_taken() -> None:
@@ -88,13 +83,18 @@ def test_limits_are_shown_with_their_defaults(limit: object) -> None:
 def _document(row: Documented) -> str:
     """A whole config around an example; the example holds the key that it is about."""
     table = row.key.partition(".")[0]
-    if table in _REFUSED:
-        return f"[{table}]\n"
     assert row.example, f"{row.key} has no example"
     assert row.key.rpartition(".")[2] in row.example or row.key == "links"
     if table == "kafka":
         needed = "" if row.key == "kafka.bootstrap" else 'bootstrap = ["127.0.0.1:9092"]\n'
         return f"[kafka]\n{needed}{row.example}\n"
+    if table == "tls":
+        lines = {name: f'{name} = "x"' for name in ("cert", "key", "ca")}
+        lines[row.key.rpartition(".")[2]] = row.example
+        return "\n".join(["[tls]", *lines.values()])
+    if table == "auth":
+        other = "anonymous = true" if row.key in {"auth.jwt_key", "auth.jwks"} else 'jwt_key = "x"'
+        return f"[auth]\n{other}\n{row.example}\n"
     if table in {"links", "limits"}:
         return f'mount = "/la/tracking"\n[{table}]\n{row.example}\n'
     return f"{row.example}\n"

@@ -94,7 +94,18 @@ def test_a_full_config_is_read() -> None:
             ("links./x.mode", "both", "first, union"),
         ),
         ('cluster = "a b"', ("cluster", "a b")),
-        ('[tls]\ncert = "x"', ("[tls]", "loopback")),
+        ('[tls]\ncert = "x"\nca = "y"', ("tls.key", "missing")),
+        ('[tls]\ncert = "x"\nkey = "y"\nca = "z"\nclient = "optional"', ("tls.client", "gRPC")),
+        ('[tls]\ncert = "x"\nkey = "y"\nca = "z"\nclint = "none"', ("tls.clint", "'client'")),
+        ('[auth]\njwt_key = "x"\njwks = "y"', ("jwt_key or jwks, not both",)),
+        ("[auth]\nanonymous = false", ("auth.anonymous", "no other way in")),
+        ('[auth]\nanonymous = true\naudience = "x"', ("jwt_key or jwks is missing",)),
+        ('[auth]\nanonymous = true\nsuper_users = ["al"]', ("auth.super_users", "User:al")),
+        ('[auth]\njwt_key = "x"\nanonymous = "no"', ("auth.anonymous", "true or false")),
+        (
+            'listen = "0.0.0.0:1"\n[tls]\ncert = "x"\nkey = "y"\nca = "z"',
+            ("advertise", "every address"),
+        ),
     ],
 )
 def test_a_mistake_is_named(text: str, words: tuple[str, ...]) -> None:

@@ -1,0 +1,1 @@
+"""Who calls: certificates, tokens, and the principals that they stand for."""

@@ -1,0 +1,144 @@
+"""Certificates and tokens for tests, made on the spot: a CA, what it signs, and the files of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+__all__ = ["Authority", "Issued", "token"]
+
+DAY = dt.timedelta(days=1)
+
+
+class Issued:
+    """A certificate with its key, as PEM and as files."""
+
+    def __init__(self, directory: Path, name: str, cert: bytes, key: bytes, ca: bytes) -> None:
+        self.cert, self.key, self.ca = cert, key, ca
+        self.files = {part: directory / f"{name}.{part}" for part in ("cert", "key", "ca")}
+        self.write()
+
+    def write(self) -> None:
+        """Puts them where they are read from, each file in one step."""
+        for part, file in self.files.items():
+            temporary = file.with_suffix(".new")
+            temporary.write_bytes(getattr(self, part))
+            temporary.replace(file)
+
+    def take(self, other: Issued) -> None:
+        """Rotation: the same files, another certificate. The key goes first, so that for a moment
+        it is not the certificate's.
+        """
+        self.cert, self.key, self.ca = other.cert, other.key, other.ca
+        self.write()
+
+    def tls(self, **settings: Any) -> dict[str, Any]:
+        """The [tls] table of a server that holds it."""
+        return {**{part: str(file) for part, file in self.files.items()}, **settings}
+
+    def channel(self, address: str) -> grpc.Channel:
+        """A channel of whoever holds it."""
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        return grpc.secure_channel(address, self.credentials(), options)
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """What TLS needs to call in its name."""
+        return grpc.ssl_channel_credentials(self.ca, self.key, self.cert)
+
+
+class Authority:
+    """A CA that lasts for a test."""
+
+    def __init__(self, directory: Path, name: str = "ca") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        now = dt.datetime.now(dt.UTC)
+        self._cert = (
+            x509.CertificateBuilder()
+            .subject_name(self._name)
+            .issuer_name(self._name)
+            .public_key(self._key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - DAY)
+            .not_valid_after(now + 30 * DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.pem = self._cert.public_bytes(serialization.Encoding.PEM)
+        self.file = directory / f"{name}.pem"
+        self.file.write_bytes(self.pem)
+        self._count = 0
+
+    def issue(
+        self,
+        common_name: str = "",
+        *,
+        uris: Sequence[str] = (),
+        dns: Sequence[str] = (),
+        addresses: Sequence[str] = (),
+        begins: dt.timedelta = -DAY,
+        ends: dt.timedelta = DAY,
+    ) -> Issued:
+        """A certificate of these names."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        now = dt.datetime.now(dt.UTC)
+        subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else []
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name(subject))
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now + begins)
+            .not_valid_after(now + ends)
+        )
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
+        names += [x509.DNSName(one) for one in dns]
+        names += [x509.IPAddress(ipaddress.ip_address(one)) for one in addresses]
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        self._count += 1
+        return Issued(
+            self.directory,
+            f"{self._count}",
+            builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM),
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            ),
+            self.pem,
+        )
+
+    def server(self, cluster_id: str = "", **settings: Any) -> Issued:
+        """A certificate of a server on this machine's loopback, of a cluster where one is named."""
+        uris = [f"kdir://cluster/{cluster_id}"] if cluster_id else []
+        return self.issue("server", uris=uris, addresses=["127.0.0.1"], **settings)
+
+
+def token(
+    key: Any, algorithm: str = "RS256", headers: Mapping[str, Any] | None = None, **claims: Any
+) -> str:
+    """A JWT that is good for a minute, unless the claims say otherwise; None leaves one out."""
+    import jwt
+
+    now = int(time.time())
+    whole = {"sub": "alice", "exp": now + 60, **claims}
+    return jwt.encode(
+        {name: value for name, value in whole.items() if value is not None},
+        key,
+        algorithm=algorithm,
+        headers=dict(headers or {}),
+    )
