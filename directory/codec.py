@@ -15,9 +15,11 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from kdir.v1 import entry_pb2, policies_pb2, scan_pb2, watch_pb2
 
+from directory.grant_messages import entry_grants_from_bytes, entry_grants_to_proto
 from directory.messages import entry_of, fill_policies, message_of, policies_of
 from directory.namespace.command import Change
 from directory.namespace.entry import NO_POLICIES, Entry, Policies, etag_of
+from directory.namespace.grants import EntryGrants
 from directory.namespace.snapshot import Node
 from resolver.errors import Internal, InvalidArgument
 
@@ -96,6 +98,12 @@ class ProtoCodec:
         except DecodeError:
             return [_physical_name(record) for record in records]
         return [_name_at_its_place(record) or _physical_name(record) for record in records]
+
+    def encode_grants(self, grants: EntryGrants) -> bytes:
+        return entry_grants_to_proto(grants).SerializeToString(deterministic=True)
+
+    def decode_grants(self, record: bytes) -> EntryGrants:
+        return entry_grants_from_bytes(record)
 
 
 def record_to_proto(
@@ -207,6 +215,12 @@ def change_to_proto(
         entry_to_proto(change.before, str(change.path_before or change.path), into=event.before)
     if change.after is not None:
         entry_to_proto(change.after, str(change.path), into=event.after)
+    if change.of_grants:
+        event.scope = watch_pb2.CHANGE_SCOPE_GRANTS
+    if change.grants_before is not None:
+        event.grants_before.CopyFrom(entry_grants_to_proto(change.grants_before))
+    if change.grants_after is not None:
+        event.grants_after.CopyFrom(entry_grants_to_proto(change.grants_after))
     return event
 
 

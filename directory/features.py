@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from directory.namespace.keys import GRANTS as GRANTS_PREFIX
 from directory.namespace.keys import LARGE_CHANGE, LEVEL
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
@@ -21,6 +22,7 @@ from resolver.errors import LevelNotFinalised
 __all__ = [
     "FEATURE_LEVEL",
     "FIRST_LEVEL",
+    "GRANTS",
     "LARGE_CHANGES",
     "LEVELS",
     "SEALING",
@@ -39,7 +41,9 @@ LARGE_CHANGES: Final = 2
 """Needed to record a large change under ``k/change/``: who is elected next must go on with it."""
 SEALING: Final = 2
 """Needed to seal a store while it may have servers: who does not know of seals writes on."""
-FEATURE_LEVEL: Final = 2
+GRANTS: Final = 3
+"""Needed for the first grant: who does not know of grants lets everybody in."""
+FEATURE_LEVEL: Final = 3
 """What this version supports."""
 
 
@@ -58,6 +62,7 @@ LEVELS: Final[Mapping[int, Level]] = MappingProxyType(
         for level in (
             Level(1, "first", "are made in one transaction, on a store of one or more servers"),
             Level(2, "large-changes", "are recorded and made in steps; sealing and moving a store"),
+            Level(3, "grants", "say who may do what"),
         )
     }
 )
@@ -77,6 +82,9 @@ def finalised_level(snapshot: Snapshot) -> int:
 
 def level_needed(writes: Iterable[Write]) -> int:
     """The lowest level at which every server of a cluster can deal with these writes."""
+    writes = tuple(writes)
+    if any(isinstance(one, Put) and one.key.startswith(GRANTS_PREFIX) for one in writes):
+        return GRANTS
     if any(isinstance(one, Put) and one.key.startswith(LARGE_CHANGE) for one in writes):
         return LARGE_CHANGES
     return FIRST_LEVEL

@@ -22,6 +22,7 @@ from directory.namespace.keys import (
     CLAIM,
     ENTRY,
     EVENT,
+    GRANTS,
     LEVEL,
     MEMBER,
     MOUNT_ROW,
@@ -33,6 +34,7 @@ from directory.namespace.keys import (
     entry_key,
     mounted_key,
     parse_entry_key,
+    parse_grants_key,
     unify,
 )
 from directory.namespace.plan_create import mounted_value
@@ -62,6 +64,10 @@ _CLAIM: Final = (
     "the entries say"
 )
 _ORPHANS: Final = "their directory was lost: restore a backup; nothing resolves below it"
+_STRAY_GRANTS: Final = (
+    "a new entry of this name would not get them, and nobody sees them: restore a backup from "
+    "before, or remove the key from the store"
+)
 _MOUNT: Final = "unmount the child and mount it again: kdir umount, kdir mount"
 
 
@@ -99,6 +105,7 @@ class Comparison:
         yield from self._side_by_side(quarantined)
         yield from self._claimless()
         yield from self._mounts()
+        yield from self._stray_grants()
 
     def _side_by_side(self, quarantined: Mapping[bytes, str]) -> Iterator[Difference]:
         held = _held(self._snapshot)
@@ -265,12 +272,27 @@ class Comparison:
                 "the child cannot be mounted elsewhere: restore a backup, or remove the key",
             )
 
+    def _stray_grants(self) -> Iterator[Difference]:
+        """Grants of what is not there."""
+        for key, _ in self._snapshot.facts(GRANTS):
+            try:
+                parent_id, is_topic, name = parse_grants_key(key)
+            except ValueError:
+                continue  # said where it was read
+            if parent_id == 0 and not name:
+                continue  # the root directory is always there
+            node = self._snapshot.node(parent_id)
+            there = node is not None and name in (node.topics if is_topic else node.containers)
+            if not there and ENTRY + key[len(GRANTS) :] not in self._snapshot.quarantined:
+                where = self._path(key)
+                yield Difference(Between.STORE, where, "grants", "an entry", "none", _STRAY_GRANTS)
+
     def _path(self, key: bytes) -> str:
         """Where people look for it."""
-        if not key.startswith(ENTRY):
+        if not key.startswith((ENTRY, GRANTS)):
             return _shown(key)
         try:
-            place = parse_entry_key(key)
+            place = (parse_entry_key if key.startswith(ENTRY) else parse_grants_key)(key)
         except ValueError:
             return _shown(key)
         above = self._snapshot.path_of(place.parent_id)

@@ -12,7 +12,15 @@ from typing import Final
 from directory.codec import ProtoCodec
 from directory.keeping.rows import Row, merged
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
-from directory.namespace.keys import ENTRY, EVENT, REQUEST, EntryKey, parse_entry_key
+from directory.namespace.keys import (
+    ENTRY,
+    EVENT,
+    GRANTS,
+    REQUEST,
+    EntryKey,
+    parse_entry_key,
+    parse_grants_key,
+)
 
 __all__ = ["Census", "Losses", "Paths", "losses"]
 
@@ -39,8 +47,8 @@ class Census:
 
 
 _KINDS: Final = (
-    "topics", "directories", "links", "mounts", "unreadable entries", "changes of history",
-    "answered requests", "other facts",
+    "topics", "directories", "links", "mounts", "unreadable entries", "entries' grants",
+    "changes of history", "answered requests", "other facts",
 )  # fmt: skip
 
 
@@ -49,6 +57,8 @@ def _kind(key: bytes, value: bytes) -> str:
         return "changes of history"
     if key.startswith(REQUEST):
         return "answered requests"
+    if key.startswith(GRANTS):
+        return "entries' grants"
     place = _place(key)
     if place is None:
         return "other facts"
@@ -66,6 +76,13 @@ def _place(key: bytes) -> EntryKey | None:
         return None
     try:
         return parse_entry_key(key)
+    except ValueError:
+        return None
+
+
+def _place_of_grants(key: bytes) -> EntryKey | None:
+    try:
+        return parse_grants_key(key)
     except ValueError:
         return None
 
@@ -89,8 +106,8 @@ class Paths:
             self._above[entry.entry_id] = (place.parent_id, place.name)
 
     def of(self, key: bytes) -> str:
-        """The path of an entry's row; of another row, its key."""
-        place = _place(key)
+        """The path of an entry's row, or of its grants'; of another row, its key."""
+        place = _place(key) or _place_of_grants(key)
         if place is None:
             return key.decode("utf-8", "backslashreplace")
         names = [place.name]
@@ -107,7 +124,7 @@ class Losses:
     """What is in one store and, as it is there, not in what shall take its place."""
 
     gone: int = 0
-    """Entries that are not there."""
+    """Entries, and grants of entries, that are not there."""
     changed: int = 0
     """Entries that are different there."""
     come_back: int = 0
@@ -135,9 +152,10 @@ def losses(now: Iterable[Row], then: Iterable[Row], paths: Paths) -> Losses:
         else:
             continue
         if len(found.examples) < _NAMED:
-            found.examples.append(f"{paths.of(key)}: {word}")
+            what = "grants " if key.startswith(GRANTS) else ""
+            found.examples.append(f"{paths.of(key)}: {what}{word}")
     return found
 
 
 def _entries(rows: Iterable[Row]) -> Iterator[Row]:
-    return (row for row in rows if row[0].startswith(ENTRY))
+    return (row for row in rows if row[0].startswith((ENTRY, GRANTS)))

@@ -17,7 +17,8 @@ from directory.namespace.entry import (
     Mount,
     Topic,
 )
-from directory.namespace.keys import ENTRY
+from directory.namespace.grants import regranted
+from directory.namespace.keys import ENTRY, GRANTS
 from directory.namespace.physical_index import PhysicalIndex, Place, why_no_topic
 from directory.namespace.sorted_map import SortedMap
 from directory.namespace.tree import (
@@ -88,6 +89,9 @@ class _Change:
         self._unreadable = tree.unreadable.mutate()
         self._physical: PhysicalIndex = tree.physical
         self._facts: SortedMap[bytes, bytes] = tree.facts
+        self._before = tree
+        self._directories: dict[int, None] = {}
+        self._grants: list[bytes] = []
         self._new_containers: dict[bytes, tuple[Place, Container | None]] = {}
         self._new_topics: dict[int, list[tuple[bytes, str, bytes | None]]] = {}
 
@@ -99,6 +103,9 @@ class _Change:
                 self._facts = (
                     self._facts.delete(key) if record is None else self._facts.set(key, record)
                 )
+            if key.startswith(GRANTS):
+                self._unreadable.pop(key, None)
+                self._grants.append(key)
             return
         self._unreadable.pop(key, None)
         if key == ROOT_KEY:
@@ -126,6 +133,18 @@ class _Change:
         for parent_id, topics in self._new_topics.items():
             self._set_topics(parent_id, topics)
         nodes, loose = self._nodes.finish(), self._loose.finish()
+        grants = self._before.grants
+        if self._directories or self._grants:
+            grants, unreadable = regranted(
+                grants,
+                self._codec,
+                self._before.nodes,
+                nodes,
+                self._facts,
+                self._directories,
+                self._grants,
+            )
+            self._unreadable.update(unreadable)
         if self._physical.due:
             self._physical = physical_index_of(self._codec, nodes, loose)
         return Tree(
@@ -136,6 +155,7 @@ class _Change:
             physical=self._physical,
             facts=self._facts,
             unreadable=self._unreadable.finish(),
+            grants=grants,
         )
 
     def _read(self, key: bytes, record: bytes) -> Container | None:
@@ -153,6 +173,7 @@ class _Change:
             except ValueError as error:
                 self._unreadable[ROOT_KEY] = str(error)
         self._nodes[ROOT_ID] = replace(self._nodes[ROOT_ID], directory=directory)
+        self._directories[ROOT_ID] = None
 
     # What stands in a directory, whether it has a record or not.
 
@@ -199,6 +220,7 @@ class _Change:
         if old is None:
             return
         if isinstance(old, Directory):
+            self._directories[old.entry_id] = None
             stays = isinstance(successor, Directory) and successor.entry_id == old.entry_id
             if stays:
                 return
@@ -222,6 +244,7 @@ class _Change:
             if reason:
                 self._unreadable[key] = reason
                 return
+            self._directories[container.entry_id] = None
         elif isinstance(container, Mount):
             self._mounts[place] = container
             self._count(place.parent_id, _ONE_MOUNT)

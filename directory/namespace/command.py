@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from directory.authorization.grant import Grant
 from directory.namespace.entry import (
     NO_POLICIES,
     Entry,
@@ -22,6 +23,7 @@ from directory.namespace.entry import (
     Policies,
     Provision,
 )
+from directory.namespace.grants import EntryGrants
 from directory.namespace.policies import Level
 from directory.store.base import Guard, Limits, Write
 from resolver.path import Path
@@ -29,6 +31,7 @@ from resolver.path import Path
 __all__ = [
     "CLEARED",
     "RETIRED_FOR_MS",
+    "AddGrants",
     "AdoptTopics",
     "Change",
     "Cleared",
@@ -47,6 +50,7 @@ __all__ = [
     "Plan",
     "ReapDeleted",
     "RecordTopics",
+    "RemoveGrants",
     "TopicNews",
     "UpdateEntry",
 ]
@@ -259,6 +263,26 @@ class ForgetRetired:
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddGrants:
+    """Add to the grants of an entry; those that it has already stay as they are."""
+
+    path: Path
+    grants: tuple[Grant, ...]
+    kind: Kind | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveGrants:
+    """Take from the grants of an entry, each exactly as it was added; one that it does not have is
+    passed over.
+    """
+
+    path: Path
+    grants: tuple[Grant, ...]
+    kind: Kind | None = None
+
+
 Command = (
     CreateDirectory
     | CreateTopic
@@ -273,6 +297,8 @@ Command = (
     | ReapDeleted
     | FinishDelete
     | ForgetRetired
+    | AddGrants
+    | RemoveGrants
 )
 
 
@@ -291,6 +317,11 @@ class Change:
     path_before: Path | None = None
     before: Entry | None = None
     after: Entry | None = None
+    of_grants: bool = False
+    """It is about the entry's grants: the entry is as it was, before and after."""
+    grants_before: EntryGrants | None = None
+    """Also of an entry that is gone."""
+    grants_after: EntryGrants | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,3 +341,7 @@ class Plan:
     """For a delete: directories that go."""
     notes: tuple[str, ...] = ()
     """For adoption: one sentence for each topic that was put elsewhere or left out, and why."""
+    grants: tuple[Grant, ...] = ()
+    """For a change of grants: the entry's grants afterwards."""
+    grants_changed: tuple[Grant, ...] = ()
+    """For a change of grants: those that came or went."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from directory.authorization.grant import Grant
 from directory.namespace import physical
 from directory.namespace.command import RETIRED_FOR_MS, Change, Context, Plan
 from directory.namespace.entry import (
@@ -24,11 +25,14 @@ from directory.namespace.entry import (
     Stamp,
     Topic,
 )
+from directory.namespace.grants import EntryGrants
 from directory.namespace.keys import (
     DETACHED,
+    GRANTS_MARK,
     claim_key,
     detached_key,
     entry_key,
+    grants_key,
     read_only_key,
     retired_key,
     unify,
@@ -97,8 +101,42 @@ class Draft:
         else:
             self.expect(key, record)
         self._writes[key] = Remove(key)
+        self.put_grants(parent_id, entry.kind, name, None)
         if isinstance(entry, Directory):
             self._mark_read_only(entry.entry_id, read_only=False)
+
+    def carry_grants(
+        self, parent_id: int, name: str, entry: Entry, to_parent_id: int, to_name: str
+    ) -> None:
+        """An entry that was taken away keeps its grants at its new place."""
+        record = self.snapshot.fact(grants_key(parent_id, entry.kind, name))
+        if record is not None:
+            self.set(grants_key(to_parent_id, entry.kind, to_name), record)
+
+    def grants_of(self, parent_id: int, kind: Kind, name: str) -> EntryGrants | None:
+        """The grants of an entry; None where it has none.
+
+        Raises:
+            ValueError: they cannot be read.
+        """
+        record = self.snapshot.fact(grants_key(parent_id, kind, name))
+        return None if record is None else self.snapshot.codec.decode_grants(record)
+
+    def put_grants(self, parent_id: int, kind: Kind, name: str, grants: EntryGrants | None) -> None:
+        """Write an entry's grants, or that it has none."""
+        key = grants_key(parent_id, kind, name)
+        if grants is not None:
+            self.set(key, self.snapshot.codec.encode_grants(grants))
+        elif self.snapshot.fact(key) is not None:
+            self.unset(key)
+
+    def mark_grants(self) -> None:
+        """Somebody's rights change: who authorised on what was before loses the race."""
+        self.set(GRANTS_MARK, b"%016x" % self.context.new_id())
+
+    def expect_grants(self) -> None:
+        """Guard: nobody's grants have changed since."""
+        self.expect(GRANTS_MARK, self.snapshot.fact(GRANTS_MARK))
 
     def _mark_read_only(self, entry_id: int, *, read_only: bool) -> None:
         key = read_only_key(entry_id)
@@ -161,6 +199,8 @@ class Draft:
         """A new entry, where nothing may stand; in a directory of this very plan nothing can."""
         if not parent_is_new:
             self.expect_vacant(parent_id, entry.kind, name, path)
+            # Should any have been left behind, they were another entry's (RELIABILITY P6).
+            self.put_grants(parent_id, entry.kind, name, None)
         self.put(parent_id, name, entry)
         self.changed(
             Change(
@@ -190,12 +230,16 @@ class Draft:
     def delete(self, parent_id: int, name: str, entry: Entry, path: Path) -> None:
         """An entry goes for good."""
         self.take(parent_id, name, entry)
-        self.gone(parent_id, entry, path)
+        self.gone(parent_id, name, entry, path)
 
     def gone(
-        self, parent_id: int, entry: Entry, path: Path, path_before: Path | None = None
+        self, parent_id: int, name: str, entry: Entry, path: Path, path_before: Path | None = None
     ) -> None:
         """Tell that an entry is no longer in the tree, wherever its record goes."""
+        try:
+            grants = self.grants_of(parent_id, entry.kind, name)
+        except ValueError:
+            grants = None  # what cannot be read cannot be told
         self.changed(
             Change(
                 kind=entry.kind,
@@ -204,6 +248,7 @@ class Draft:
                 path=path,
                 path_before=path_before,
                 before=entry,
+                grants_before=grants,
             )
         )
 
@@ -286,6 +331,8 @@ class Draft:
         topic_count: int = 0,
         directory_count: int = 0,
         notes: Iterable[str] = (),
+        grants: tuple[Grant, ...] = (),
+        grants_changed: tuple[Grant, ...] = (),
     ) -> Plan:
         """The plan. Without any write its guards do not matter: there is nothing to do."""
         self._write_claims()
@@ -299,6 +346,8 @@ class Draft:
             topic_count=topic_count,
             directory_count=directory_count,
             notes=tuple(notes),
+            grants=grants,
+            grants_changed=grants_changed,
         )
 
 

@@ -9,9 +9,12 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from resolver.path import Path
+
+if TYPE_CHECKING:
+    from directory.namespace.grants import EntryGrants
 
 __all__ = [
     "CONTAINER_KINDS",
@@ -228,6 +231,17 @@ class Codec(Protocol):
     def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:
         """The physical name of each topic's record, without making an entry of it. None where the
         record is not a topic's or cannot be read; ``decode`` says why.
+        """
+
+    def encode_grants(self, grants: EntryGrants) -> bytes:
+        """The stored form of an entry's grants."""
+
+    def decode_grants(self, record: bytes) -> EntryGrants:
+        """Back from the stored form.
+
+        Raises:
+            ValueError: the bytes are not grants, or say more than this version understands: then
+                nothing of them may be acted on.
         """
 
 

@@ -3,6 +3,8 @@ r"""The one place that knows how facts of a cluster are laid out as ordered keys
 Refuses to know what the values mean. Keys are bytes; order of keys is order of listing::
 
     e/<parent id: 8 bytes, big-endian><t|c><name>   an entry's record (kdir.v1.Entry without path)
+    g/<parent id, 8 bytes><t|c><name>               the grants of the entry at that place
+                                                    (kdir.v1.Grants); comes, moves and goes with it
     p/<unified physical name>                       claim: the physical names that share it, by \n
     r/<physical name>                               retired: unix ms until when, as decimal text
     x/<physical name>                               detached: adoption skips it; Kafka's topic id
@@ -14,6 +16,8 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/child/<cluster id>                            what a child last told
     f/linked/<cluster id>                           the server that holds this child's link
     f/below/<cluster id>                            the mounts below a child, as it last told
+    f/grants                                        when grants last changed: the change's id. Who
+                                                    authorised on older ones loses the race
     f/inherited                                     what ancestors above the mount set
     f/unmounted                                     why this cluster must not serve
     f/heard                                         when the parent was last heard, as far as kept
@@ -50,6 +54,9 @@ __all__ = [
     "ENTRY",
     "EVENT",
     "FEDERATION",
+    "GRANTS",
+    "GRANTS_MARK",
+    "INHERITED",
     "KAFKA",
     "LARGE_CHANGE",
     "LEVEL",
@@ -69,12 +76,14 @@ __all__ = [
     "directory_range",
     "entry_key",
     "event_key",
+    "grants_key",
     "kafka_key",
     "large_change_key",
     "member_key",
     "mount_row_key",
     "mounted_key",
     "parse_entry_key",
+    "parse_grants_key",
     "read_only_key",
     "removal_key",
     "request_key",
@@ -84,6 +93,7 @@ __all__ = [
 ]
 
 ENTRY: Final = b"e/"
+GRANTS: Final = b"g/"
 CLAIM: Final = b"p/"
 RETIRED: Final = b"r/"
 DETACHED: Final = b"x/"
@@ -91,6 +101,8 @@ REQUEST: Final = b"q/"
 EVENT: Final = b"o/"
 FEDERATION: Final = b"f/"
 PARENT: Final = b"f/parent"
+INHERITED: Final = b"f/inherited"
+GRANTS_MARK: Final = b"f/grants"
 MOUNT_ROW: Final = b"f/mount/"
 CHILD: Final = b"f/child/"
 MOUNTED: Final = b"f/mounted/"
@@ -130,6 +142,27 @@ def parse_entry_key(key: bytes) -> EntryKey:
     if not key.startswith(ENTRY) or len(key) < 12 or key[10:11] not in (_TOPIC, _CONTAINER):
         raise ValueError(f"not an entry key: {key!r}")
     return EntryKey(int.from_bytes(key[2:10], "big"), key[10:11] == _TOPIC, key[11:].decode())
+
+
+def grants_key(parent_id: int, kind: Kind, name: str) -> bytes:
+    """Where the grants of an entry live: what follows is that of its record's key."""
+    return GRANTS + entry_key(parent_id, kind, name)[len(ENTRY) :]
+
+
+def parse_grants_key(key: bytes) -> EntryKey:
+    """Back from ``grants_key``. The root directory is in none (0), and has no name.
+
+    Raises:
+        ValueError: not the key of grants.
+    """
+    if not key.startswith(GRANTS):
+        raise ValueError(f"not a key of grants: {key!r}")
+    if key == _ROOT_GRANTS:
+        return EntryKey(0, is_topic=False, name="")
+    return parse_entry_key(ENTRY + key[len(GRANTS) :])
+
+
+_ROOT_GRANTS: Final = grants_key(0, Kind.DIRECTORY, "")
 
 
 def directory_range(parent_id: int) -> bytes:

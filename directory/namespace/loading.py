@@ -16,6 +16,7 @@ import immutables
 
 from directory.namespace.applying import readable_container, readable_root
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Codec, Directory, Kind, Mount
+from directory.namespace.grants import grant_tree_of
 from directory.namespace.keys import ENTRY, entry_key
 from directory.namespace.physical_index import Place, why_no_topic
 from directory.namespace.sorted_map import SortedMap
@@ -177,14 +178,17 @@ def _assembled(codec: Codec, rows: _Rows) -> Tree:
         if isinstance(container, Mount)
     }
     finished = immutables.Map(nodes)
+    facts = SortedMap.from_sorted(list(rows.facts), list(rows.facts.values()))
+    grants = grant_tree_of(codec, nodes, facts, rows.unreadable)
     return Tree(
         nodes=finished,
         loose=loose,
         counts=immutables.Map(_counts(standing, contents, mounts)),
         mounts=immutables.Map(mounts),
         physical=physical_index_of(codec, finished, loose),
-        facts=SortedMap.from_sorted(list(rows.facts), list(rows.facts.values())),
+        facts=facts,
         unreadable=immutables.Map(rows.unreadable),
+        grants=grants,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from directory.namespace.command import (
+    AddGrants,
     AdoptTopics,
     Command,
     Context,
@@ -24,6 +25,7 @@ from directory.namespace.command import (
     Plan,
     ReapDeleted,
     RecordTopics,
+    RemoveGrants,
     UpdateEntry,
 )
 from directory.namespace.draft import Draft
@@ -40,12 +42,18 @@ from directory.namespace.plan_delete import (
     forget_retired,
     reap_deleted,
 )
+from directory.namespace.plan_grants import change_grants
 from directory.namespace.plan_move import move_entry
 from directory.namespace.plan_update import update_entry
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
 __all__ = ["plan"]
+
+_OF_NOBODY = (AdoptTopics, RecordTopics, ReapDeleted, FinishDelete, ForgetRetired)
+"""Commands that no right is asked for, and that meet no grants: of what is new, of Kafka's news,
+and of what is removed already, where nobody changes any.
+"""
 
 
 def plan(  # noqa: C901, PLR0911, PLR0912 - one line for each command
@@ -59,9 +67,11 @@ def plan(  # noqa: C901, PLR0911, PLR0912 - one line for each command
         AlreadyExists, Absent, InvalidNamespace, NotAuthoritative, InvalidArgument, InvalidPath,
         InvalidPhysicalName, PhysicalNameTaken, PhysicalNameCollides, PhysicalNameRetired, NotEmpty,
         HasMounts, InvalidMove, CrossMount, EtagMismatch, MountShadows, MountOverlaps, MountLoop,
-        ReadOnly, QuotaExceeded: as each says; nothing was decided.
+        ReadOnly, QuotaExceeded, LimitExceeded: as each says; nothing was decided.
     """
     draft = Draft(snapshot, mount, context)
+    if not isinstance(command, _OF_NOBODY):
+        draft.expect_grants()
     match command:
         case CreateDirectory():
             return create_directory(draft, command)
@@ -89,5 +99,7 @@ def plan(  # noqa: C901, PLR0911, PLR0912 - one line for each command
             return finish_delete(draft, command)
         case ForgetRetired():
             return forget_retired(draft, command)
+        case AddGrants() | RemoveGrants():
+            return change_grants(draft, command)
         case _:
             assert_never(command)

@@ -175,6 +175,7 @@ class _Moving:
         draft.take(source.node.entry_id, path.name, topic)
         moved = draft.stamped(topic)
         draft.put(parent_id, relative[-1], moved)
+        draft.carry_grants(source.node.entry_id, path.name, topic, parent_id, relative[-1])
         draft.changed(
             Change(
                 kind=Kind.TOPIC,

@@ -39,6 +39,7 @@ from directory.namespace.keys import (
     detached_key,
     directory_range,
     entry_key,
+    grants_key,
     mounted_key,
     removal_key,
     retired_key,
@@ -84,7 +85,7 @@ def delete_entry(draft: Draft, command: DeleteEntry) -> Plan:
         case Topic() as topic:
             goes = draft.context.deletes_in_kafka
             _let_go(draft, parent.entry_id, found.name, topic, goes_in_kafka=goes)
-            draft.gone(parent.entry_id, topic, found.path)
+            draft.gone(parent.entry_id, found.name, topic, found.path)
             return draft.finish(topic, found.path, topic_count=1)
         case Link() as link:
             draft.delete(parent.entry_id, found.name, link, found.path)
@@ -142,7 +143,7 @@ def _delete_directory(
             principal=draft.context.principal,
         )
     draft.set(removal_key(directory.entry_id), removal.to_bytes())
-    draft.gone(found.parent_id, directory, found.path)
+    draft.gone(found.parent_id, found.name, directory, found.path)
     return draft.finish(
         directory,
         found.path,
@@ -193,8 +194,8 @@ def _let_go(
 # the reaper is one, elected and fenced. So a step looks at nothing but what it takes.
 
 _GUARDS_EACH: Final = 2
-_WRITES_EACH: Final = 4
-"""What one entry costs, at most: its record, its name's claim, what keeps its name, its grants."""
+_WRITES_EACH: Final = 3
+"""What one entry costs, at most, beside its grants."""
 _BYTES_EACH: Final = 512
 """What the event of one entry and its keys cost beside its record and its paths, at most about."""
 _AROUND: Final = 2
@@ -231,7 +232,13 @@ class _Room:
         guards, writes = self._draft.size
         first = writes == 0
         self._bytes += 2 * len(leaf.record or b"") + _BYTES_EACH + 2 * MAX_PATH_BYTES
-        holds = self._limits.hold(guards + _GUARDS_EACH + _AROUND, writes + _WRITES_EACH + _AROUND)
+        key = grants_key(leaf.parent_id, leaf.entry.kind, leaf.name)
+        grants = self._draft.snapshot.fact(key)
+        each = _WRITES_EACH
+        if grants is not None:
+            each += 1
+            self._bytes += len(grants) + len(key)
+        holds = self._limits.hold(guards + _GUARDS_EACH + _AROUND, writes + each + _AROUND)
         return first or (holds and self._bytes <= self._limits.max_bytes)
 
 
@@ -317,7 +324,7 @@ def _reap(draft: Draft, leaf: _Leaf) -> None:
     else:
         # Other entries may stand at its old path by now: the event is of the place that it was in.
         where = Path((*draft.mount.segments, DELETED, deleted_name(entry.entry_id)))
-        draft.gone(leaf.parent_id, entry, where, leaf.path)
+        draft.gone(leaf.parent_id, leaf.name, entry, where, leaf.path)
 
 
 def _drop_unreadable(draft: Draft, directory_id: int) -> None:

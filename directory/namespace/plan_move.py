@@ -186,6 +186,7 @@ def _move(draft: Draft, found: Standing, target: Node, name: str, new_path: Path
             assert_never(found.entry)
     draft.expect_vacant(target.entry_id, moved.kind, name, new_path)
     draft.put(target.entry_id, name, moved)
+    draft.carry_grants(found.parent_id, found.name, found.entry, target.entry_id, name)
     draft.changed(
         Change(
             kind=moved.kind,

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
+from directory.authorization.tree import GrantTree
 from directory.namespace import applying, loading
-from directory.namespace.entry import DELETED_ID, ROOT_ID, Codec, Directory, Kind, Mount, Topic
+from directory.namespace.entry import ROOT_ID, Codec, Directory, Kind, Mount, Topic
 from directory.namespace.keys import directory_range, entry_key, unify
 from directory.namespace.physical_index import Place
-from directory.namespace.tree import Container, Contents, Counts, Node, Tree
+from directory.namespace.tree import Container, Contents, Counts, Node, Tree, path_in
 from directory.store.base import Write
 from resolver.errors import Internal
 
@@ -33,10 +34,11 @@ class Located(NamedTuple):
 class Snapshot:
     """The tree of one cluster at one revision. Safe to read from any thread.
 
-    ``root`` is the node of the directory at the mount point, ``nodes`` all of them by id.
+    ``root`` is the node of the directory at the mount point, ``nodes`` all of them by id,
+    ``grants`` who may do what, by path.
     """
 
-    __slots__ = ("_tree", "codec", "incarnation", "nodes", "revision", "root")
+    __slots__ = ("_tree", "codec", "grants", "incarnation", "nodes", "revision", "root")
 
     def __init__(self, codec: Codec, incarnation: str, revision: int, tree: Tree) -> None:
         self.codec = codec
@@ -46,6 +48,7 @@ class Snapshot:
         # Plain attributes, not properties: every lookup begins with them.
         self.nodes: Mapping[int, Node] = tree.nodes
         self.root: Node = tree.nodes[ROOT_ID]
+        self.grants: GrantTree = tree.grants
 
     @classmethod
     def empty(cls, codec: Codec, incarnation: str = "") -> Snapshot:
@@ -164,14 +167,7 @@ class Snapshot:
         """The path of a directory below the mount; None when there is none: it is removed, below a
         removed one, or unknown.
         """
-        names: list[str] = []
-        node = self._tree.nodes.get(directory_id)
-        while node is not None and node.parent_id:
-            names.append(node.name)
-            node = self._tree.nodes.get(node.parent_id)
-        if node is None or node.entry_id == DELETED_ID:
-            return None
-        return tuple(reversed(names))
+        return path_in(self._tree.nodes, directory_id)
 
     def locate(self, physical_name: str) -> Located | None:
         """Where the topic with this name in Kafka is. Of several (one removed, one new) the one

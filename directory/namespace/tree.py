@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 import immutables
 
-from directory.namespace.entry import Codec, Directory, Kind, Link, Mount
+from directory.authorization.tree import NO_GRANTS, GrantTree
+from directory.namespace.entry import DELETED_ID, Codec, Directory, Kind, Link, Mount
 from directory.namespace.keys import EntryKey, entry_key, parse_entry_key
 from directory.namespace.physical_index import PhysicalIndex, Place, TopicsByDirectory
 from directory.namespace.sorted_map import SortedMap
@@ -31,6 +32,7 @@ __all__ = [
     "Tree",
     "entry_place",
     "is_fact",
+    "path_in",
     "physical_index_of",
 ]
 
@@ -40,7 +42,7 @@ ROOT_KEY: Final = entry_key(0, Kind.DIRECTORY, "")
 LEGAL: Final = f"{ascii_letters}{digits}._-".encode()
 """The bytes that names are made of."""
 
-_FACTS: Final = (b"f/", b"k/", b"l/", b"m/", b"r/", b"x/")
+_FACTS: Final = (b"f/", b"g/", b"k/", b"l/", b"m/", b"r/", b"x/")
 
 Container = Directory | Link | Mount
 Topics = SortedMap[str, bytes]
@@ -124,6 +126,22 @@ class Tree:
     facts: SortedMap[bytes, bytes]
     unreadable: immutables.Map[bytes, str]
     """Keys whose records cannot be read, with the reason."""
+    grants: GrantTree = NO_GRANTS
+    """The grants of what has a path; their rows are among the facts."""
+
+
+def path_in(nodes: Mapping[int, Node], directory_id: int) -> tuple[str, ...] | None:
+    """The path of a directory below the mount; None when there is none: it is removed, below a
+    removed one, or unknown.
+    """
+    names: list[str] = []
+    node = nodes.get(directory_id)
+    while node is not None and node.parent_id:
+        names.append(node.name)
+        node = nodes.get(node.parent_id)
+    if node is None or node.entry_id == DELETED_ID:
+        return None
+    return tuple(reversed(names))
 
 
 def physical_index_of(

@@ -44,6 +44,7 @@ LOADED_PREFIXES: Final = (
     keys.RETIRED,
     keys.DETACHED,
     keys.FEDERATION,
+    keys.GRANTS,
     keys.KAFKA,
     keys.ROLE,
     keys.MEMBER,

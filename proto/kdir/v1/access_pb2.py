@@ -22,43 +22,51 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from kdir.v1 import entry_pb2 as kdir_dot_v1_dot_entry__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14kdir/v1/access.proto\x12\x07kdir.v1\"\xbd\x01\n\x05Grant\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12\'\n\npermission\x18\x04 \x01(\x0e\x32\x13.kdir.v1.Permission\x12,\n\rresource_kind\x18\x05 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\x12\x15\n\rresource_name\x18\x06 \x01(\t\"T\n\x10\x41\x64\x64GrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\"\n\x11\x41\x64\x64GrantsResponse\x12\r\n\x05token\x18\x01 \x01(\t\"W\n\x13RemoveGrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"%\n\x14RemoveGrantsResponse\x12\r\n\x05token\x18\x01 \x01(\t\"!\n\x11ListGrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"4\n\x12ListGrantsResponse\x12\x1e\n\x06grants\x18\x01 \x03(\x0b\x32\x0e.kdir.v1.Grant\"y\n\x12\x43heckAccessRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\r\n\x05token\x18\x05 \x01(\t\"e\n\x13\x43heckAccessResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12&\n\x0e\x64\x65\x63iding_grant\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Grant\x12\x15\n\rdeciding_path\x18\x03 \x01(\t\"\x8b\x01\n\x13\x41uthorizeAnyRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12,\n\rresource_kind\x18\x04 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\"\'\n\x14\x41uthorizeAnyResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08*\xf8\x01\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x11\n\rOPERATION_ALL\x10\x01\x12\x12\n\x0eOPERATION_READ\x10\x02\x12\x13\n\x0fOPERATION_WRITE\x10\x03\x12\x14\n\x10OPERATION_CREATE\x10\x04\x12\x14\n\x10OPERATION_DELETE\x10\x05\x12\x13\n\x0fOPERATION_ALTER\x10\x06\x12\x16\n\x12OPERATION_DESCRIBE\x10\x07\x12\x1e\n\x1aOPERATION_DESCRIBE_CONFIGS\x10\x08\x12\x1b\n\x17OPERATION_ALTER_CONFIGS\x10\t*\x83\x01\n\x0cResourceKind\x12\x1d\n\x19RESOURCE_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13RESOURCE_KIND_TOPIC\x10\x01\x12\x17\n\x13RESOURCE_KIND_GROUP\x10\x02\x12\"\n\x1eRESOURCE_KIND_TRANSACTIONAL_ID\x10\x03*S\n\nPermission\x12\x1a\n\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x13\n\x0fPERMISSION_DENY\x10\x01\x12\x14\n\x10PERMISSION_ALLOW\x10\x02\x32\xfe\x02\n\rAccessService\x12\x42\n\tAddGrants\x12\x19.kdir.v1.AddGrantsRequest\x1a\x1a.kdir.v1.AddGrantsResponse\x12K\n\x0cRemoveGrants\x12\x1c.kdir.v1.RemoveGrantsRequest\x1a\x1d.kdir.v1.RemoveGrantsResponse\x12\x45\n\nListGrants\x12\x1a.kdir.v1.ListGrantsRequest\x1a\x1b.kdir.v1.ListGrantsResponse\x12H\n\x0b\x43heckAccess\x12\x1b.kdir.v1.CheckAccessRequest\x1a\x1c.kdir.v1.CheckAccessResponse\x12K\n\x0c\x41uthorizeAny\x12\x1c.kdir.v1.AuthorizeAnyRequest\x1a\x1d.kdir.v1.AuthorizeAnyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14kdir/v1/access.proto\x12\x07kdir.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13kdir/v1/entry.proto\"\xbd\x01\n\x05Grant\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12\'\n\npermission\x18\x04 \x01(\x0e\x32\x13.kdir.v1.Permission\x12,\n\rresource_kind\x18\x05 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\x12\x15\n\rresource_name\x18\x06 \x01(\t\"\x82\x01\n\x06Grants\x12\x1e\n\x06grants\x18\x01 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x14\n\x0c\x63hange_count\x18\x02 \x01(\r\x12.\n\nchanged_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nchanged_by\x18\x04 \x01(\t\"\x8d\x01\n\x10\x41\x64\x64GrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12 \n\x04kind\x18\x04 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"v\n\x11\x41\x64\x64GrantsResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x1d\n\x05\x61\x64\x64\x65\x64\x18\x03 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x13\n\x0btopic_count\x18\x04 \x01(\x04\"\x90\x01\n\x13RemoveGrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12 \n\x04kind\x18\x04 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"{\n\x14RemoveGrantsResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x1f\n\x07removed\x18\x03 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x13\n\x0btopic_count\x18\x04 \x01(\x04\"R\n\x11ListGrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\r\n\x05token\x18\x03 \x01(\t\"C\n\x12ListGrantsResponse\x12\x1e\n\x06grants\x18\x01 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\r\n\x05token\x18\x02 \x01(\t\"\xf1\x01\n\x12\x43heckAccessRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\r\n\x05token\x18\x05 \x01(\t\x12,\n\rresource_kind\x18\x06 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\x12\x15\n\rresource_name\x18\x07 \x01(\t\x12 \n\x04kind\x18\x08 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x0f\n\x07\x65xplain\x18\t \x01(\x08\"\xd3\x01\n\x13\x43heckAccessResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12&\n\x0e\x64\x65\x63iding_grant\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Grant\x12\x15\n\rdeciding_path\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12&\n\nimplied_by\x18\x05 \x01(\x0e\x32\x12.kdir.v1.Operation\x12$\n\x06levels\x18\x06 \x03(\x0b\x32\x14.kdir.v1.AccessLevel\x12\r\n\x05token\x18\x07 \x01(\t\"b\n\x0b\x41\x63\x63\x65ssLevel\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x63losed\x18\x02 \x01(\x08\x12\x11\n\tinherited\x18\x03 \x01(\x08\x12\"\n\x06grants\x18\x04 \x03(\x0b\x32\x12.kdir.v1.SeenGrant\"L\n\tSeenGrant\x12\x1d\n\x05grant\x18\x01 \x01(\x0b\x32\x0e.kdir.v1.Grant\x12\x0f\n\x07\x64\x65\x63ides\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xa8\x01\n\x13\x41uthorizeAnyRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12,\n\rresource_kind\x18\x04 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\r\n\x05token\x18\x06 \x01(\t\"6\n\x14\x41uthorizeAnyResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\r\n\x05token\x18\x02 \x01(\t*\x92\x03\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x11\n\rOPERATION_ALL\x10\x01\x12\x12\n\x0eOPERATION_READ\x10\x02\x12\x13\n\x0fOPERATION_WRITE\x10\x03\x12\x14\n\x10OPERATION_CREATE\x10\x04\x12\x14\n\x10OPERATION_DELETE\x10\x05\x12\x13\n\x0fOPERATION_ALTER\x10\x06\x12\x16\n\x12OPERATION_DESCRIBE\x10\x07\x12\x1e\n\x1aOPERATION_DESCRIBE_CONFIGS\x10\x08\x12\x1b\n\x17OPERATION_ALTER_CONFIGS\x10\t\x12\x1c\n\x18OPERATION_CLUSTER_ACTION\x10\n\x12\x1e\n\x1aOPERATION_IDEMPOTENT_WRITE\x10\x0b\x12\x1b\n\x17OPERATION_CREATE_TOKENS\x10\x0c\x12\x1d\n\x19OPERATION_DESCRIBE_TOKENS\x10\r\x12\x1e\n\x1aOPERATION_TWO_PHASE_COMMIT\x10\x0e*\x9e\x01\n\x0cResourceKind\x12\x1d\n\x19RESOURCE_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13RESOURCE_KIND_TOPIC\x10\x01\x12\x17\n\x13RESOURCE_KIND_GROUP\x10\x02\x12\"\n\x1eRESOURCE_KIND_TRANSACTIONAL_ID\x10\x03\x12\x19\n\x15RESOURCE_KIND_CLUSTER\x10\x04*S\n\nPermission\x12\x1a\n\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x13\n\x0fPERMISSION_DENY\x10\x01\x12\x14\n\x10PERMISSION_ALLOW\x10\x02\x32\xfe\x02\n\rAccessService\x12\x42\n\tAddGrants\x12\x19.kdir.v1.AddGrantsRequest\x1a\x1a.kdir.v1.AddGrantsResponse\x12K\n\x0cRemoveGrants\x12\x1c.kdir.v1.RemoveGrantsRequest\x1a\x1d.kdir.v1.RemoveGrantsResponse\x12\x45\n\nListGrants\x12\x1a.kdir.v1.ListGrantsRequest\x1a\x1b.kdir.v1.ListGrantsResponse\x12H\n\x0b\x43heckAccess\x12\x1b.kdir.v1.CheckAccessRequest\x1a\x1c.kdir.v1.CheckAccessResponse\x12K\n\x0c\x41uthorizeAny\x12\x1c.kdir.v1.AuthorizeAnyRequest\x1a\x1d.kdir.v1.AuthorizeAnyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kdir.v1.access_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OPERATION']._serialized_start=974
-  _globals['_OPERATION']._serialized_end=1222
-  _globals['_RESOURCEKIND']._serialized_start=1225
-  _globals['_RESOURCEKIND']._serialized_end=1356
-  _globals['_PERMISSION']._serialized_start=1358
-  _globals['_PERMISSION']._serialized_end=1441
-  _globals['_GRANT']._serialized_start=34
-  _globals['_GRANT']._serialized_end=223
-  _globals['_ADDGRANTSREQUEST']._serialized_start=225
-  _globals['_ADDGRANTSREQUEST']._serialized_end=309
-  _globals['_ADDGRANTSRESPONSE']._serialized_start=311
-  _globals['_ADDGRANTSRESPONSE']._serialized_end=345
-  _globals['_REMOVEGRANTSREQUEST']._serialized_start=347
-  _globals['_REMOVEGRANTSREQUEST']._serialized_end=434
-  _globals['_REMOVEGRANTSRESPONSE']._serialized_start=436
-  _globals['_REMOVEGRANTSRESPONSE']._serialized_end=473
-  _globals['_LISTGRANTSREQUEST']._serialized_start=475
-  _globals['_LISTGRANTSREQUEST']._serialized_end=508
-  _globals['_LISTGRANTSRESPONSE']._serialized_start=510
-  _globals['_LISTGRANTSRESPONSE']._serialized_end=562
-  _globals['_CHECKACCESSREQUEST']._serialized_start=564
-  _globals['_CHECKACCESSREQUEST']._serialized_end=685
-  _globals['_CHECKACCESSRESPONSE']._serialized_start=687
-  _globals['_CHECKACCESSRESPONSE']._serialized_end=788
-  _globals['_AUTHORIZEANYREQUEST']._serialized_start=791
-  _globals['_AUTHORIZEANYREQUEST']._serialized_end=930
-  _globals['_AUTHORIZEANYRESPONSE']._serialized_start=932
-  _globals['_AUTHORIZEANYRESPONSE']._serialized_end=971
-  _globals['_ACCESSSERVICE']._serialized_start=1444
-  _globals['_ACCESSSERVICE']._serialized_end=1826
+  _globals['_OPERATION']._serialized_start=1965
+  _globals['_OPERATION']._serialized_end=2367
+  _globals['_RESOURCEKIND']._serialized_start=2370
+  _globals['_RESOURCEKIND']._serialized_end=2528
+  _globals['_PERMISSION']._serialized_start=2530
+  _globals['_PERMISSION']._serialized_end=2613
+  _globals['_GRANT']._serialized_start=88
+  _globals['_GRANT']._serialized_end=277
+  _globals['_GRANTS']._serialized_start=280
+  _globals['_GRANTS']._serialized_end=410
+  _globals['_ADDGRANTSREQUEST']._serialized_start=413
+  _globals['_ADDGRANTSREQUEST']._serialized_end=554
+  _globals['_ADDGRANTSRESPONSE']._serialized_start=556
+  _globals['_ADDGRANTSRESPONSE']._serialized_end=674
+  _globals['_REMOVEGRANTSREQUEST']._serialized_start=677
+  _globals['_REMOVEGRANTSREQUEST']._serialized_end=821
+  _globals['_REMOVEGRANTSRESPONSE']._serialized_start=823
+  _globals['_REMOVEGRANTSRESPONSE']._serialized_end=946
+  _globals['_LISTGRANTSREQUEST']._serialized_start=948
+  _globals['_LISTGRANTSREQUEST']._serialized_end=1030
+  _globals['_LISTGRANTSRESPONSE']._serialized_start=1032
+  _globals['_LISTGRANTSRESPONSE']._serialized_end=1099
+  _globals['_CHECKACCESSREQUEST']._serialized_start=1102
+  _globals['_CHECKACCESSREQUEST']._serialized_end=1343
+  _globals['_CHECKACCESSRESPONSE']._serialized_start=1346
+  _globals['_CHECKACCESSRESPONSE']._serialized_end=1557
+  _globals['_ACCESSLEVEL']._serialized_start=1559
+  _globals['_ACCESSLEVEL']._serialized_end=1657
+  _globals['_SEENGRANT']._serialized_start=1659
+  _globals['_SEENGRANT']._serialized_end=1735
+  _globals['_AUTHORIZEANYREQUEST']._serialized_start=1738
+  _globals['_AUTHORIZEANYREQUEST']._serialized_end=1906
+  _globals['_AUTHORIZEANYRESPONSE']._serialized_start=1908
+  _globals['_AUTHORIZEANYRESPONSE']._serialized_end=1962
+  _globals['_ACCESSSERVICE']._serialized_start=2616
+  _globals['_ACCESSSERVICE']._serialized_end=2998
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,7 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from kdir.v1 import entry_pb2 as _entry_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -19,6 +23,11 @@ class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OPERATION_DESCRIBE: _ClassVar[Operation]
     OPERATION_DESCRIBE_CONFIGS: _ClassVar[Operation]
     OPERATION_ALTER_CONFIGS: _ClassVar[Operation]
+    OPERATION_CLUSTER_ACTION: _ClassVar[Operation]
+    OPERATION_IDEMPOTENT_WRITE: _ClassVar[Operation]
+    OPERATION_CREATE_TOKENS: _ClassVar[Operation]
+    OPERATION_DESCRIBE_TOKENS: _ClassVar[Operation]
+    OPERATION_TWO_PHASE_COMMIT: _ClassVar[Operation]
 
 class ResourceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -26,6 +35,7 @@ class ResourceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESOURCE_KIND_TOPIC: _ClassVar[ResourceKind]
     RESOURCE_KIND_GROUP: _ClassVar[ResourceKind]
     RESOURCE_KIND_TRANSACTIONAL_ID: _ClassVar[ResourceKind]
+    RESOURCE_KIND_CLUSTER: _ClassVar[ResourceKind]
 
 class Permission(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -42,10 +52,16 @@ OPERATION_ALTER: Operation
 OPERATION_DESCRIBE: Operation
 OPERATION_DESCRIBE_CONFIGS: Operation
 OPERATION_ALTER_CONFIGS: Operation
+OPERATION_CLUSTER_ACTION: Operation
+OPERATION_IDEMPOTENT_WRITE: Operation
+OPERATION_CREATE_TOKENS: Operation
+OPERATION_DESCRIBE_TOKENS: Operation
+OPERATION_TWO_PHASE_COMMIT: Operation
 RESOURCE_KIND_UNSPECIFIED: ResourceKind
 RESOURCE_KIND_TOPIC: ResourceKind
 RESOURCE_KIND_GROUP: ResourceKind
 RESOURCE_KIND_TRANSACTIONAL_ID: ResourceKind
+RESOURCE_KIND_CLUSTER: ResourceKind
 PERMISSION_UNSPECIFIED: Permission
 PERMISSION_DENY: Permission
 PERMISSION_ALLOW: Permission
@@ -66,88 +82,170 @@ class Grant(_message.Message):
     resource_name: str
     def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., permission: _Optional[_Union[Permission, str]] = ..., resource_kind: _Optional[_Union[ResourceKind, str]] = ..., resource_name: _Optional[str] = ...) -> None: ...
 
+class Grants(_message.Message):
+    __slots__ = ("grants", "change_count", "changed_at", "changed_by")
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_AT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_BY_FIELD_NUMBER: _ClassVar[int]
+    grants: _containers.RepeatedCompositeFieldContainer[Grant]
+    change_count: int
+    changed_at: _timestamp_pb2.Timestamp
+    changed_by: str
+    def __init__(self, grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., change_count: _Optional[int] = ..., changed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., changed_by: _Optional[str] = ...) -> None: ...
+
 class AddGrantsRequest(_message.Message):
-    __slots__ = ("path", "grants", "request_id")
+    __slots__ = ("path", "grants", "request_id", "kind", "validate_only")
     PATH_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     path: str
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
     request_id: str
-    def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    kind: _entry_pb2.EntryKind
+    validate_only: bool
+    def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class AddGrantsResponse(_message.Message):
-    __slots__ = ("token",)
+    __slots__ = ("token", "grants", "added", "topic_count")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     token: str
-    def __init__(self, token: _Optional[str] = ...) -> None: ...
+    grants: _containers.RepeatedCompositeFieldContainer[Grant]
+    added: _containers.RepeatedCompositeFieldContainer[Grant]
+    topic_count: int
+    def __init__(self, token: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., added: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., topic_count: _Optional[int] = ...) -> None: ...
 
 class RemoveGrantsRequest(_message.Message):
-    __slots__ = ("path", "grants", "request_id")
+    __slots__ = ("path", "grants", "request_id", "kind", "validate_only")
     PATH_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     path: str
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
     request_id: str
-    def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    kind: _entry_pb2.EntryKind
+    validate_only: bool
+    def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class RemoveGrantsResponse(_message.Message):
-    __slots__ = ("token",)
+    __slots__ = ("token", "grants", "removed", "topic_count")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     token: str
-    def __init__(self, token: _Optional[str] = ...) -> None: ...
+    grants: _containers.RepeatedCompositeFieldContainer[Grant]
+    removed: _containers.RepeatedCompositeFieldContainer[Grant]
+    topic_count: int
+    def __init__(self, token: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., topic_count: _Optional[int] = ...) -> None: ...
 
 class ListGrantsRequest(_message.Message):
-    __slots__ = ("path",)
+    __slots__ = ("path", "kind", "token")
     PATH_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     path: str
-    def __init__(self, path: _Optional[str] = ...) -> None: ...
+    kind: _entry_pb2.EntryKind
+    token: str
+    def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class ListGrantsResponse(_message.Message):
-    __slots__ = ("grants",)
+    __slots__ = ("grants", "token")
     GRANTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
-    def __init__(self, grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ...) -> None: ...
+    token: str
+    def __init__(self, grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class CheckAccessRequest(_message.Message):
-    __slots__ = ("principal", "host", "operation", "path", "token")
+    __slots__ = ("principal", "host", "operation", "path", "token", "resource_kind", "resource_name", "kind", "explain")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_KIND_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     principal: str
     host: str
     operation: Operation
     path: str
     token: str
-    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., path: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+    resource_kind: ResourceKind
+    resource_name: str
+    kind: _entry_pb2.EntryKind
+    explain: bool
+    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., path: _Optional[str] = ..., token: _Optional[str] = ..., resource_kind: _Optional[_Union[ResourceKind, str]] = ..., resource_name: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., explain: _Optional[bool] = ...) -> None: ...
 
 class CheckAccessResponse(_message.Message):
-    __slots__ = ("allowed", "deciding_grant", "deciding_path")
+    __slots__ = ("allowed", "deciding_grant", "deciding_path", "message", "implied_by", "levels", "token")
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     DECIDING_GRANT_FIELD_NUMBER: _ClassVar[int]
     DECIDING_PATH_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    IMPLIED_BY_FIELD_NUMBER: _ClassVar[int]
+    LEVELS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     allowed: bool
     deciding_grant: Grant
     deciding_path: str
-    def __init__(self, allowed: _Optional[bool] = ..., deciding_grant: _Optional[_Union[Grant, _Mapping]] = ..., deciding_path: _Optional[str] = ...) -> None: ...
+    message: str
+    implied_by: Operation
+    levels: _containers.RepeatedCompositeFieldContainer[AccessLevel]
+    token: str
+    def __init__(self, allowed: _Optional[bool] = ..., deciding_grant: _Optional[_Union[Grant, _Mapping]] = ..., deciding_path: _Optional[str] = ..., message: _Optional[str] = ..., implied_by: _Optional[_Union[Operation, str]] = ..., levels: _Optional[_Iterable[_Union[AccessLevel, _Mapping]]] = ..., token: _Optional[str] = ...) -> None: ...
+
+class AccessLevel(_message.Message):
+    __slots__ = ("path", "closed", "inherited", "grants")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    INHERITED_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    closed: bool
+    inherited: bool
+    grants: _containers.RepeatedCompositeFieldContainer[SeenGrant]
+    def __init__(self, path: _Optional[str] = ..., closed: _Optional[bool] = ..., inherited: _Optional[bool] = ..., grants: _Optional[_Iterable[_Union[SeenGrant, _Mapping]]] = ...) -> None: ...
+
+class SeenGrant(_message.Message):
+    __slots__ = ("grant", "decides", "message")
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    DECIDES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    grant: Grant
+    decides: bool
+    message: str
+    def __init__(self, grant: _Optional[_Union[Grant, _Mapping]] = ..., decides: _Optional[bool] = ..., message: _Optional[str] = ...) -> None: ...
 
 class AuthorizeAnyRequest(_message.Message):
-    __slots__ = ("principal", "host", "operation", "resource_kind")
+    __slots__ = ("principal", "host", "operation", "resource_kind", "path", "token")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_KIND_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     principal: str
     host: str
     operation: Operation
     resource_kind: ResourceKind
-    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., resource_kind: _Optional[_Union[ResourceKind, str]] = ...) -> None: ...
+    path: str
+    token: str
+    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., resource_kind: _Optional[_Union[ResourceKind, str]] = ..., path: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class AuthorizeAnyResponse(_message.Message):
-    __slots__ = ("allowed",)
+    __slots__ = ("allowed", "token")
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     allowed: bool
-    def __init__(self, allowed: _Optional[bool] = ...) -> None: ...
+    token: str
+    def __init__(self, allowed: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...

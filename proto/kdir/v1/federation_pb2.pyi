@@ -125,16 +125,18 @@ class Inherited(_message.Message):
     def __init__(self, levels: _Optional[_Iterable[_Union[InheritedLevel, _Mapping]]] = ..., revision: _Optional[int] = ..., incarnation: _Optional[str] = ..., ancestors: _Optional[_Iterable[_Union[_policies_pb2.AncestorPosition, _Mapping]]] = ...) -> None: ...
 
 class InheritedLevel(_message.Message):
-    __slots__ = ("path", "policies", "grants", "changed_by")
+    __slots__ = ("path", "policies", "grants", "changed_by", "closed")
     PATH_FIELD_NUMBER: _ClassVar[int]
     POLICIES_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     CHANGED_BY_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
     path: str
     policies: _policies_pb2.Policies
     grants: _containers.RepeatedCompositeFieldContainer[_access_pb2.Grant]
     changed_by: str
-    def __init__(self, path: _Optional[str] = ..., policies: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ..., grants: _Optional[_Iterable[_Union[_access_pb2.Grant, _Mapping]]] = ..., changed_by: _Optional[str] = ...) -> None: ...
+    closed: bool
+    def __init__(self, path: _Optional[str] = ..., policies: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ..., grants: _Optional[_Iterable[_Union[_access_pb2.Grant, _Mapping]]] = ..., changed_by: _Optional[str] = ..., closed: _Optional[bool] = ...) -> None: ...
 
 class Unmounted(_message.Message):
     __slots__ = ("message",)

@@ -1,6 +1,7 @@
 import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from kdir.v1 import access_pb2 as _access_pb2
 from kdir.v1 import entry_pb2 as _entry_pb2
 from kdir.v1 import resolve_pb2 as _resolve_pb2
 from google.protobuf.internal import containers as _containers
@@ -18,13 +19,20 @@ class ChangeAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CHANGE_ACTION_INSERT: _ClassVar[ChangeAction]
     CHANGE_ACTION_UPDATE: _ClassVar[ChangeAction]
     CHANGE_ACTION_DELETE: _ClassVar[ChangeAction]
+
+class ChangeScope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHANGE_SCOPE_UNSPECIFIED: _ClassVar[ChangeScope]
+    CHANGE_SCOPE_GRANTS: _ClassVar[ChangeScope]
 CHANGE_ACTION_UNSPECIFIED: ChangeAction
 CHANGE_ACTION_INSERT: ChangeAction
 CHANGE_ACTION_UPDATE: ChangeAction
 CHANGE_ACTION_DELETE: ChangeAction
+CHANGE_SCOPE_UNSPECIFIED: ChangeScope
+CHANGE_SCOPE_GRANTS: ChangeScope
 
 class ChangeEvent(_message.Message):
-    __slots__ = ("action", "kind", "entry_id", "parent_id", "path", "path_before", "revision", "position", "time", "principal", "before", "after", "cluster_id", "request_id")
+    __slots__ = ("action", "kind", "entry_id", "parent_id", "path", "path_before", "revision", "position", "time", "principal", "before", "after", "cluster_id", "request_id", "scope", "grants_before", "grants_after")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +47,9 @@ class ChangeEvent(_message.Message):
     AFTER_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_AFTER_FIELD_NUMBER: _ClassVar[int]
     action: ChangeAction
     kind: _entry_pb2.EntryKind
     entry_id: int
@@ -53,7 +64,10 @@ class ChangeEvent(_message.Message):
     after: _entry_pb2.Entry
     cluster_id: str
     request_id: str
-    def __init__(self, action: _Optional[_Union[ChangeAction, str]] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., path: _Optional[str] = ..., path_before: _Optional[str] = ..., revision: _Optional[int] = ..., position: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., principal: _Optional[str] = ..., before: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., after: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., cluster_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    scope: ChangeScope
+    grants_before: _access_pb2.Grants
+    grants_after: _access_pb2.Grants
+    def __init__(self, action: _Optional[_Union[ChangeAction, str]] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., path: _Optional[str] = ..., path_before: _Optional[str] = ..., revision: _Optional[int] = ..., position: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., principal: _Optional[str] = ..., before: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., after: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., cluster_id: _Optional[str] = ..., request_id: _Optional[str] = ..., scope: _Optional[_Union[ChangeScope, str]] = ..., grants_before: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ..., grants_after: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("path", "after_token", "checkpoint_seconds")

@@ -13,6 +13,7 @@ from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 
 from deploy.local.process import StartFailed
 from directory.codec import ProtoCodec
+from directory.features import FEATURE_LEVEL
 from directory.federation.facts import child_hello
 from directory.namespace.keys import LEVEL
 from directory.namespace.snapshot import Snapshot
@@ -73,7 +74,7 @@ def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(
     old = start("/la", "old", level=1, store=store)
     new = start("/la", "new", store=store)
     target = tmp_path / "target.sqlite"
-    eventually(lambda: sorted(levels(new).values()) == [1, 2])
+    eventually(lambda: sorted(levels(new).values()) == [1, FEATURE_LEVEL])
     assert new.status().finalised_level == 1
     new.mkdir("/la/both")  # what both know goes on
     eventually(lambda: old.outcome("/la/both") == "resolution")
@@ -84,10 +85,10 @@ def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(
     assert f"server {server_id(old)} supports 1" in refused.stderr
     assert server_id(new) not in refused.stderr
     with pytest.raises(LevelNotFinalised, match=f"server {server_id(old)} supports 1"):
-        finalize(new, 2)
+        finalize(new, FEATURE_LEVEL)
     shown = kdir(new, "features finalize --level 2")
     assert (shown.code, server_id(old) in shown.err) == (5, True)
-    assert f"before 2 can be: {server_id(old)}" in kdir(new, "features").err
+    assert f"before {FEATURE_LEVEL} can be: {server_id(old)}" in kdir(new, "features").err
 
     # It leaves: still refused, until somebody says so.
     old.kill()
@@ -97,17 +98,21 @@ def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(
     assert "kdir features finalize /la" in kdir(new, "doctor").err
     planned = kdir(new, "features finalize --plan")
     assert (planned.code, new.status().finalised_level) == (0, 1)
-    assert "level 2 would be finalised" in planned.err
+    assert f"level {FEATURE_LEVEL} would be finalised" in planned.err
 
     done = kdir(new, "features finalize -o json")
-    assert (done.code, done.objects[0]["finalised_level"]) == (0, 2)
-    assert new.status().finalised_level == 2
+    assert (done.code, done.objects[0]["finalised_level"]) == (0, FEATURE_LEVEL)
+    assert new.status().finalised_level == FEATURE_LEVEL
     assert migrate(store, target).returncode == 0
-    assert kdir(new, "features").lines[0].split("\t")[:3] == [server_id(new), "2", "2"]
+    assert kdir(new, "features").lines[0].split("\t")[:3] == [
+        server_id(new),
+        str(FEATURE_LEVEL),
+        str(FEATURE_LEVEL),
+    ]
     assert "is finalised already" in kdir(new, "features finalize").err
 
     # The old one cannot come back.
-    with pytest.raises(StartFailed, match="level 2 is finalised in this cluster"):
+    with pytest.raises(StartFailed, match=f"level {FEATURE_LEVEL} is finalised in this cluster"):
         old.start()
     assert old.process.exit_code == 2
     assert new.outcome("/la/both") == "resolution"
@@ -163,7 +168,7 @@ def test_the_level_is_told_to_the_parent_and_again_when_it_is_raised(
     eventually(lambda: new.status().parent.linked)
     assert told_level(tmp_path, new.cluster_id) == 1
     finalize(new)
-    eventually(lambda: told_level(tmp_path, new.cluster_id) == 2)
+    eventually(lambda: told_level(tmp_path, new.cluster_id) == FEATURE_LEVEL)
     assert new.status().parent.linked
 
 
@@ -177,7 +182,7 @@ def told_level(folder: Path, cluster_id: str) -> int:
 
 def test_words_that_make_no_level_are_refused(start: Start, store: str) -> None:
     one = start("/la", "one", store=store)
-    with pytest.raises(InvalidArgument, match="found 9; this server knows 1 to 2"):
+    with pytest.raises(InvalidArgument, match="found 9; this server knows 1 to 3"):
         finalize(one, 9)
     with pytest.raises(InvalidArgument, match="levels never go down"):
         finalize(one, 1)
@@ -189,14 +194,14 @@ def test_words_that_make_no_level_are_refused(start: Start, store: str) -> None:
 def test_a_server_that_is_held_back_to_no_level_says_so(tmp_path: Path) -> None:
     held = subprocess.run(
         [sys.executable, "-m", "directory", "--mount", "/la", "--store", f"sqlite:///{tmp_path}/s"],
-        env={"KDIR_FEATURE_LEVEL": "3", "PATH": "", "PYTHONPATH": ".:proto"},
+        env={"KDIR_FEATURE_LEVEL": "4", "PATH": "", "PYTHONPATH": ".:proto"},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
     assert held.returncode == 2
-    assert "KDIR_FEATURE_LEVEL: found '3'; 1 to 2 would be right" in held.stderr
+    assert "KDIR_FEATURE_LEVEL: found '4'; 1 to 3 would be right" in held.stderr
     assert not (tmp_path / "s").exists()
 
 

@@ -218,7 +218,9 @@ def test_a_dead_server_does_not_hold_the_level_up(old: Path, start: Start) -> No
     assert new.members.finalise().level == 2
 
 
-@pytest.mark.parametrize(("level", "why"), [(3, "knows 1 to 2"), (1, "never go down")])
+@pytest.mark.parametrize(
+    ("level", "why"), [(FEATURE_LEVEL + 1, f"knows 1 to {FEATURE_LEVEL}"), (1, "never go down")]
+)
 def test_levels_that_cannot_be_are_refused(start: Start, level: int, why: str) -> None:
     one = start("one").join()
     with pytest.raises(InvalidArgument, match=why):

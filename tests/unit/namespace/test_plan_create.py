@@ -19,7 +19,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import ROOT_ID, Directory, Kind, Mount, Policies, Provision
-from directory.namespace.keys import claim_key, entry_key, mounted_key, retired_key
+from directory.namespace.keys import GRANTS_MARK, claim_key, entry_key, mounted_key, retired_key
 from directory.store.base import KeyIs, Put
 from resolver.errors import (
     AlreadyExists,
@@ -533,6 +533,7 @@ def test_a_create_is_guarded_by_what_it_read() -> None:
         KeyIs(entry_key(b.entry_id, Kind.TOPIC, "t"), None),
         KeyIs(entry_key(b.entry_id, Kind.DIRECTORY, "t"), None),
         KeyIs(claim_key("a.b.t"), None),
+        KeyIs(GRANTS_MARK, None),
     }
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import pytest
 
+from directory.authorization.grant import Grant, Operation, Permission
 from directory.namespace.command import (
+    AddGrants,
     AdoptTopics,
     Command,
     CreateDirectory,
@@ -33,6 +35,7 @@ from tests.trees import Cluster, path
 
 DEEP = ["d"] * (MAX_SEGMENTS - 2)
 """The directories of the deepest path below ``/la``: one more segment is the last."""
+GRANT = Grant("User:a", "*", Operation.READ, Permission.ALLOW)
 ALL_POLICIES = {
     "policies.owner": "search",
     "policies.contact": "#search",
@@ -98,25 +101,27 @@ def worst_cases(cluster: Cluster) -> dict[str, Command]:
         "adopt": AdoptTopics(topics=((deep("new", "q").segments[1:], observed("q")),)),
         "adopt --remap": MoveTopics(moves=((deep("a", "u"), entry_id, deep("a", "v")),)),
         "news of Kafka": news(cluster, deep("a", "t")),
+        "grant": AddGrants(path=deep("a", "x"), grants=(GRANT,)),
     }
 
 
 WORST = {
-    "mkdir -p": (3, 65),
-    "mkdir": (65, 4),
-    "create": (67, 4),
-    "ln": (65, 3),
-    "mount": (67, 4),
-    "set": (65, 3),
-    "set read_only": (65, 4),
-    "rm topic": (66, 5),
-    "rm directory": (66, 3),
-    "rm -r": (5, 5),
-    "mv into the depth": (68, 4),
-    "mv within the depth": (67, 4),
+    "mkdir -p": (4, 65),
+    "mkdir": (66, 4),
+    "create": (68, 4),
+    "ln": (66, 3),
+    "mount": (68, 4),
+    "set": (66, 3),
+    "set read_only": (66, 4),
+    "rm topic": (67, 5),
+    "rm directory": (67, 3),
+    "rm -r": (6, 5),
+    "mv into the depth": (69, 4),
+    "mv within the depth": (68, 4),
     "adopt": (4, 66),
-    "adopt --remap": (67, 4),
+    "adopt --remap": (68, 4),
     "news of Kafka": (65, 3),
+    "grant": (66, 4),
 }
 """Guards and writes: most are one guard for each directory on the way."""
 _SLACK = 2

@@ -1,0 +1,75 @@
+"""Plans for changing the grants of an entry; refuses to ask whether the caller may."""
+
+from __future__ import annotations
+
+from directory.authorization.grant import MOST_GRANTS, add_grants, remove_grants
+from directory.namespace.command import AddGrants, Change, Plan, RemoveGrants
+from directory.namespace.draft import Draft
+from directory.namespace.grants import EntryGrants
+from directory.namespace.ground import standing
+from resolver.errors import Internal, LimitExceeded
+
+__all__ = ["change_grants"]
+
+
+def change_grants(draft: Draft, command: AddGrants | RemoveGrants) -> Plan:
+    """Add or remove; nothing at all where nothing differs.
+
+    They may be changed where the entry is read-only: who may do what is not part of what is kept as
+    it is, and else nobody could be shut out of it.
+    """
+    found = standing(draft.snapshot, draft.mount, command.path, command.kind)
+    place = (found.parent_id, found.entry.kind, found.name)
+    try:
+        before = draft.grants_of(*place)
+    except ValueError as error:
+        raise Internal(
+            f"the grants of {command.path} cannot be read: {error}; see kdir doctor"
+        ) from None
+    had = () if before is None else before.grants
+    change = add_grants if isinstance(command, AddGrants) else remove_grants
+    grants = change(had, command.grants)
+    if len(grants) > MOST_GRANTS:
+        raise LimitExceeded(
+            f"{command.path} would have {len(grants):,} grants; at most {MOST_GRANTS:,} would be "
+            f"right: grant on a directory above it, or to fewer principals",
+            limit=MOST_GRANTS,
+        )
+    changed = tuple(one for one in (*had, *grants) if (one in had) != (one in grants))
+    entry_id, is_topic = found.entry.entry_id, not found.entry.kind.is_container
+    topic_count = 1 if is_topic else draft.snapshot.counts(entry_id).topics
+    if grants == had:
+        return draft.finish(found.entry, command.path, topic_count=topic_count, grants=grants)
+    if found.parent is not None:
+        draft.expect_way(found.parent)
+    draft.expect_entry(found.parent_id, found.name, found.entry)
+    after = None
+    if grants:
+        after = EntryGrants(
+            grants=grants,
+            change_count=1 if before is None else before.change_count + 1,
+            changed_at_ms=draft.context.now_ms,
+            changed_by=draft.context.principal,
+        )
+    draft.put_grants(*place, after)
+    draft.mark_grants()
+    draft.changed(
+        Change(
+            kind=found.entry.kind,
+            entry_id=found.entry.entry_id,
+            parent_id=found.parent_id,
+            path=command.path,
+            before=found.entry,
+            after=found.entry,
+            of_grants=True,
+            grants_before=before,
+            grants_after=after,
+        )
+    )
+    return draft.finish(
+        found.entry,
+        command.path,
+        topic_count=topic_count,
+        grants=grants,
+        grants_changed=changed,
+    )
