@@ -55,7 +55,7 @@ def find_identity(address: str) -> Identity | None:
             return find_identity(database_path(address))
         case "etcd":
             from directory.store.etcd.address import EtcdAddress
-            from directory.store.etcd.keyspace import identity_at
+            from directory.store.etcd.founding import identity_at
 
             return identity_at(EtcdAddress.parse(address))
         case _:

@@ -14,7 +14,17 @@ import grpc
 
 from directory.store.base import StoreAway, StoreFull
 
-__all__ = ["Compacted", "FutureRevision", "Refused", "TooLarge", "Trouble", "trouble_of", "words"]
+__all__ = [
+    "Compacted",
+    "FutureRevision",
+    "Refused",
+    "TooLarge",
+    "Trouble",
+    "Unsent",
+    "final",
+    "trouble_of",
+    "words",
+]
 
 
 class Refused(StoreAway):
@@ -33,6 +43,10 @@ class FutureRevision(Exception):
 
 class TooLarge(Exception):
     """The answer is larger than what is taken: ask for less."""
+
+
+class Unsent(Exception):
+    """The call was not made."""
 
 
 class Trouble(enum.Enum):

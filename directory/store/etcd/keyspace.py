@@ -28,21 +28,16 @@ from directory.store.base import (
     Sealed,
     StoreAway,
 )
-from directory.store.etcd.address import EtcdAddress
-from directory.store.etcd.connection import (
-    Compacted,
-    EtcdConnection,
-    FutureRevision,
-    Refused,
-)
+from directory.store.etcd.connection import Compacted, EtcdConnection, FutureRevision
 from directory.store.etcd.following import Head
+from directory.store.etcd.founding import found_or_begin, life_of, look
 from directory.store.etcd.generated import transactions
 from directory.store.etcd.identity import Life
 from directory.store.etcd.layout import Layout
 from directory.store.etcd.stream import head_of, head_request
 from directory.store.etcd.transaction import put, read, request_of, unfulfilled
 
-__all__ = ["READ_SECONDS", "Draft", "Keyspace", "Unmet", "identity_at"]
+__all__ = ["READ_SECONDS", "Draft", "Keyspace", "Unmet"]
 
 _log = logging.getLogger(__name__)
 
@@ -124,10 +119,7 @@ class Keyspace:
             Incompatible: another cluster's, a newer schema, or something else is there.
             StoreAway
         """
-        try:
-            life = _begin(connection, cluster, cluster_id)
-        except Refused as error:
-            raise Incompatible(str(error)) from error
+        life = found_or_begin(connection, cluster, cluster_id)
         keyspace = cls(connection, cluster, cluster_id, life, clock)
         keyspace.refresh()
         return keyspace
@@ -145,7 +137,7 @@ class Keyspace:
         Raises:
             StoreAway
         """
-        return head_of(self.layout, self.connection.range(head_request(self.layout), READ_SECONDS))
+        return look(self.connection, self.layout)
 
     def current(self) -> tuple[Head, Life]:
         """The newest commit, and the life that it is of.
@@ -192,7 +184,7 @@ class Keyspace:
     def _read(self, stored: bytes | None) -> Life:
         if stored is None:
             raise Incompatible(f"{self.connection}: there is no store any more")
-        return _checked(self.connection, stored, self._cluster, self._cluster_id)
+        return life_of(self.connection, stored, self._cluster, self._cluster_id)
 
     # -- lives -------------------------------------------------------------------------------
 
@@ -211,8 +203,10 @@ class Keyspace:
         return life.identity
 
     def saw(self, life: Life, etcd_revision: int, commit_id: str) -> None:
-        """At this revision this was the last commit."""
+        """At this revision this was the last commit. Of a life that is over, nothing is kept."""
         seen = _Seen(life.identity.incarnation, life.revision(etcd_revision), commit_id)
+        if seen.incarnation != self._life.identity.incarnation:
+            return
         with self._seen_lock:
             known = self._seen
             if known.incarnation != seen.incarnation or known.revision < seen.revision:
@@ -340,78 +334,3 @@ class Keyspace:
 def new_commit_id() -> str:
     """Random."""
     return secrets.token_hex(8)
-
-
-def identity_at(address: EtcdAddress) -> Identity | None:
-    """Whose store lies there; None: none does. Changes nothing.
-
-    Raises:
-        Incompatible: what is there cannot be read.
-        StoreAway
-    """
-    connection = EtcdConnection(address)
-    layout = Layout(address.root)
-    try:
-        head = head_of(layout, connection.range(head_request(layout), READ_SECONDS))
-        return None if head.identity is None else Life.read(head.identity).identity
-    except Refused as error:
-        raise Incompatible(str(error)) from error
-    except ValueError as error:
-        raise Incompatible(f"{connection}: its identity is {error}") from error
-    finally:
-        connection.close()
-
-
-def _checked(
-    connection: EtcdConnection, stored: bytes, cluster: str, cluster_id: str | None
-) -> Life:
-    try:
-        life = Life.read(stored)
-        life.refuse_foreign(cluster, cluster_id)
-    except ValueError as error:
-        raise Incompatible(f"{connection}: its identity is {error}") from error
-    except Incompatible as error:
-        raise Incompatible(f"{connection}: {error}") from error
-    return life
-
-
-def _begin(connection: EtcdConnection, cluster: str, cluster_id: str | None) -> Life:
-    """The life that is there, or a first one."""
-    layout = Layout(connection.address.root)
-    head = head_of(layout, connection.range(head_request(layout), READ_SECONDS))
-    if head.identity is not None:
-        return _checked(connection, head.identity, cluster, cluster_id)
-    _refuse_nested(connection)
-    life = Life.first(cluster, cluster_id, head.etcd_cluster)
-    nothing_there = transactions.Create(layout.root, layout.root_end) == 0
-    request = request_of(
-        [nothing_there.build_message()],
-        [put(layout.identity, life.stored)],
-        [read(layout.identity), read(layout.root, layout.root_end, limit=1, keys_only=True)],
-    )
-    answer = connection.txn(request, READ_SECONDS)
-    if answer.succeeded:
-        return life
-    identity, other = (one.response_range.kvs for one in answer.responses)
-    if identity:  # another server began it in this moment
-        return _checked(connection, identity[0].value, cluster, cluster_id)
-    raise Incompatible(
-        f"{connection}: the prefix is in use: it holds {other[0].key.decode(errors='replace')!r},"
-        " and no store of kdir's; choose a prefix of the cluster's own"
-    )
-
-
-def _refuse_nested(connection: EtcdConnection) -> None:
-    """Whether an enclosing prefix is another store's, as far as this user may see."""
-    parts = connection.address.prefix.split("/")[1:-1]
-    for count in range(len(parts), 0, -1):
-        outer = "/" + "/".join(parts[:count])
-        layout = Layout(f"{outer}/".encode())
-        try:
-            head = head_of(layout, connection.range(head_request(layout), READ_SECONDS))
-        except Refused:
-            continue
-        if head.identity is not None:
-            raise Incompatible(
-                f"{connection}: {outer} is another cluster's store; a prefix must not lie in one"
-            )

@@ -1,0 +1,120 @@
+"""Channels to the members of one etcd, with their stubs; refuses to call anything.
+
+They are this process's own (a forked child makes itself new ones), and are made anew after a
+failure, from certificates as they are in their files then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from directory.store.base import Incompatible, StoreAway
+from directory.store.etcd.address import EtcdAddress
+from directory.store.etcd.generated import etcdrpc
+
+__all__ = ["OPTIONS", "Channels", "Stubs"]
+
+_MAX_RECEIVE_BYTES: Final = 64 * 1024 * 1024
+"""Far above etcd's largest request (1.5 MiB), so that one row always fits."""
+_REBUILD_SECONDS: Final = 1.0
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", _MAX_RECEIVE_BYTES),
+    ("grpc.max_send_message_length", _MAX_RECEIVE_BYTES),
+    # Members are watched by pings while calls are under way; etcd takes one in 5 s, not more.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # also how long connecting may take
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),  # it cannot know what may be sent twice
+    # Channels with one target share a connection otherwise, also with a forked child's.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stubs:
+    """etcd's services at one member."""
+
+    channel: grpc.Channel
+    made_at: float
+    kv: Any
+    lease: Any
+    auth: Any
+    maintenance: Any
+
+
+class Channels:
+    """One channel for each endpoint of an address, made when it is first wanted."""
+
+    def __init__(self, address: EtcdAddress, clock: Callable[[], float]) -> None:
+        self._address: Final = address
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._stubs: list[Stubs | None] = [None] * len(address.endpoints)
+        self._closed = False
+
+    def stubs(self, number: int) -> Stubs:
+        """Of one endpoint.
+
+        Raises:
+            StoreAway: closed; or a certificate cannot be read.
+        """
+        with self._lock:
+            stubs = self._stubs[number]
+            if stubs is None:
+                stubs = self._stubs[number] = self._connect(number)
+            return stubs
+
+    def dial(self, number: int) -> grpc.Channel:
+        """A new channel, of the caller's own.
+
+        Raises:
+            StoreAway: closed; or a certificate cannot be read.
+        """
+        if self._closed:
+            raise StoreAway(f"{self._address}: closed")
+        try:
+            files = self._address.tls_files()
+        except Incompatible as error:
+            raise StoreAway(str(error)) from error
+        endpoint = self._address.endpoints[number]
+        if files is None:
+            return grpc.insecure_channel(endpoint, OPTIONS)
+        ca, cert, key = files
+        credentials = grpc.ssl_channel_credentials(ca, key, cert)
+        return grpc.secure_channel(endpoint, credentials, OPTIONS)
+
+    def drop(self, number: int) -> None:
+        """The next who wants this one gets a new one, if it is not new."""
+        with self._lock:
+            stubs = self._stubs[number]
+            if stubs is not None and self._clock() - stubs.made_at > _REBUILD_SECONDS:
+                # Not closed: other threads' calls on it may yet succeed. It goes with the last.
+                self._stubs[number] = None
+
+    def close(self) -> None:
+        """Ends all calls."""
+        with self._lock:
+            self._closed = True
+            open_ones, self._stubs = self._stubs, [None] * len(self._stubs)
+        for stubs in open_ones:
+            if stubs is not None:
+                stubs.channel.close()
+
+    def _connect(self, number: int) -> Stubs:
+        channel = self.dial(number)
+        return Stubs(
+            channel,
+            self._clock(),
+            etcdrpc.KVStub(channel),
+            etcdrpc.LeaseStub(channel),
+            etcdrpc.AuthStub(channel),
+            etcdrpc.MaintenanceStub(channel),
+        )

@@ -1,0 +1,123 @@
+"""Whether a prefix in etcd holds a cluster's store, and beginning one where nothing lies.
+
+Refuses what is another's: another cluster's store, a prefix inside one or around one, and keys that
+kdir did not make.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from directory.store.base import Identity, Incompatible
+from directory.store.etcd.address import EtcdAddress
+from directory.store.etcd.connection import EtcdConnection
+from directory.store.etcd.failures import Refused
+from directory.store.etcd.following import Head
+from directory.store.etcd.generated import transactions
+from directory.store.etcd.identity import Life
+from directory.store.etcd.layout import Layout
+from directory.store.etcd.stream import head_of, head_request
+from directory.store.etcd.transaction import put, read, request_of
+
+__all__ = ["found_or_begin", "identity_at", "life_of", "look"]
+
+_SECONDS: Final = 5.0
+
+
+def look(connection: EtcdConnection, layout: Layout) -> Head:
+    """The newest commit and the identity under a prefix, linearizably.
+
+    Raises:
+        StoreAway
+    """
+    return head_of(layout, connection.range(head_request(layout), _SECONDS))
+
+
+def life_of(
+    connection: EtcdConnection, stored: bytes, cluster: str, cluster_id: str | None
+) -> Life:
+    """What stands as the identity, which must be this cluster's.
+
+    Raises:
+        Incompatible: it is not, or cannot be read.
+    """
+    try:
+        life = Life.read(stored)
+        life.refuse_foreign(cluster, cluster_id)
+    except ValueError as error:
+        raise Incompatible(f"{connection}: its identity is {error}") from error
+    except Incompatible as error:
+        raise Incompatible(f"{connection}: {error}") from error
+    return life
+
+
+def found_or_begin(connection: EtcdConnection, cluster: str, cluster_id: str | None) -> Life:
+    """The life of the store that is there, or a first one.
+
+    Raises:
+        Incompatible: something else is there, or this user may not.
+        StoreAway
+    """
+    try:
+        return _found_or_begin(connection, cluster, cluster_id)
+    except Refused as error:
+        raise Incompatible(str(error)) from error
+
+
+def _found_or_begin(connection: EtcdConnection, cluster: str, cluster_id: str | None) -> Life:
+    layout = Layout(connection.address.root)
+    head = look(connection, layout)
+    if head.identity is not None:
+        return life_of(connection, head.identity, cluster, cluster_id)
+    _refuse_nested(connection)
+    life = Life.first(cluster, cluster_id, head.etcd_cluster)
+    nothing_there = transactions.Create(layout.root, layout.root_end) == 0
+    request = request_of(
+        [nothing_there.build_message()],
+        [put(layout.identity, life.stored)],
+        [read(layout.identity), read(layout.root, layout.root_end, limit=1, keys_only=True)],
+    )
+    answer = connection.txn(request, _SECONDS)
+    if answer.succeeded:
+        return life
+    identity, other = (one.response_range.kvs for one in answer.responses)
+    if identity:  # another server began it in this moment
+        return life_of(connection, identity[0].value, cluster, cluster_id)
+    raise Incompatible(
+        f"{connection}: the prefix is in use: it holds {other[0].key.decode(errors='replace')!r},"
+        " and no store of kdir's; choose a prefix of the cluster's own"
+    )
+
+
+def _refuse_nested(connection: EtcdConnection) -> None:
+    """Whether an enclosing prefix is another store's, as far as this user may see."""
+    parts = connection.address.prefix.split("/")[1:-1]
+    for count in range(len(parts), 0, -1):
+        outer = "/" + "/".join(parts[:count])
+        try:
+            head = look(connection, Layout(f"{outer}/".encode()))
+        except Refused:
+            continue
+        if head.identity is not None:
+            raise Incompatible(
+                f"{connection}: {outer} is another cluster's store; a prefix must not lie in one"
+            )
+
+
+def identity_at(address: EtcdAddress) -> Identity | None:
+    """Whose store lies there; None: none does. Changes nothing.
+
+    Raises:
+        Incompatible: what is there cannot be read.
+        StoreAway
+    """
+    connection = EtcdConnection(address)
+    try:
+        head = look(connection, Layout(address.root))
+        return None if head.identity is None else Life.read(head.identity).identity
+    except Refused as error:
+        raise Incompatible(str(error)) from error
+    except ValueError as error:
+        raise Incompatible(f"{connection}: its identity is {error}") from error
+    finally:
+        connection.close()
