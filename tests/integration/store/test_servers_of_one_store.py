@@ -25,12 +25,16 @@ ROOT = FilePath(__file__).resolve().parents[3]
 
 
 class Servers:
-    """Servers of one sqlite store, in this process and in others."""
+    """Servers of one store, in this process and in others."""
 
-    def __init__(self, file: FilePath, cleanup: ExitStack) -> None:
-        self.file = file
-        self.address = f"sqlite:///{file}"
+    def __init__(self, address: str, cleanup: ExitStack) -> None:
+        self.address = address
         self._cleanup = cleanup
+
+    @property
+    def file(self) -> FilePath:
+        """Of an sqlite store."""
+        return FilePath(self.address.removeprefix("sqlite:///"))
 
     def here(self) -> Bench:
         store = open_store(self.address, "la")
@@ -59,7 +63,18 @@ class Servers:
 @pytest.fixture
 def servers(tmp_path: FilePath) -> Iterator[Servers]:
     with ExitStack() as cleanup:
-        yield Servers(tmp_path / "store.db", cleanup)
+        yield Servers(f"sqlite:///{tmp_path / 'store.db'}", cleanup)
+
+
+@pytest.fixture(params=["sqlite", "etcd"])
+def any_servers(request: pytest.FixtureRequest, tmp_path: FilePath) -> Iterator[Servers]:
+    """Of each kind of store."""
+    with ExitStack() as cleanup:
+        if request.param == "etcd":
+            address = request.getfixturevalue("etcd_cluster").address()
+        else:
+            address = f"sqlite:///{tmp_path / 'store.db'}"
+        yield Servers(address, cleanup)
 
 
 def answered_until_killed(process: subprocess.Popen[str], seconds: float) -> list[tuple[int, ...]]:
@@ -76,14 +91,14 @@ def answered_until_killed(process: subprocess.Popen[str], seconds: float) -> lis
 
 
 def test_S17_after_kill_9_each_request_has_exactly_one_effect_and_its_first_answer(
-    servers: Servers,
+    any_servers: Servers,
 ) -> None:
     chance = random.Random(2)
-    bench = servers.here()
+    bench = any_servers.here()
     total = 0
     for round_number in range(6):
         name = f"r{round_number}"
-        answers = answered_until_killed(servers.elsewhere(name), chance.uniform(0.02, 0.15))
+        answers = answered_until_killed(any_servers.elsewhere(name), chance.uniform(0.02, 0.15))
         total += len(answers)
         # All that was answered, the one that may have been under way, and one that was not.
         for number in range(len(answers) + 2):
@@ -107,15 +122,17 @@ def test_S17_after_kill_9_each_request_has_exactly_one_effect_and_its_first_answ
         assert len(events) == len({event.path for event in events}) == len(answers) + 2
     assert total > 20
     # A server that starts now loads what the one that lived through it followed.
-    fresh = servers.here()
+    fresh = any_servers.here()
     assert fresh.names() == bench.names()
     assert len(fresh.names()) == total + 12
     assert fresh.replica.snapshot.topic_count == bench.replica.snapshot.topic_count
 
 
-def test_S18_two_processes_that_write_at_once_lose_nothing_of_each_other(servers: Servers) -> None:
-    bench = servers.here()
-    processes = [servers.elsewhere(name) for name in ("one", "two")]
+def test_S18_two_processes_that_write_at_once_lose_nothing_of_each_other(
+    any_servers: Servers,
+) -> None:
+    bench = any_servers.here()
+    processes = [any_servers.elsewhere(name) for name in ("one", "two")]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -214,8 +231,8 @@ def test_S21_rows_that_cannot_be_read_do_not_keep_a_server_from_starting(servers
     ]
 
 
-def test_many_writers_of_one_server_are_all_answered(servers: Servers) -> None:
-    bench = servers.here()
+def test_many_writers_of_one_server_are_all_answered(any_servers: Servers) -> None:
+    bench = any_servers.here()
     bench.mkdir("/la/a")
     failed: list[KdirError] = []
 
