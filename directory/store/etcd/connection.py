@@ -233,7 +233,8 @@ class EtcdConnection:
         except grpc.RpcError as error:
             raise final(error, str(self), self.address.who) from error
         except Unsent as error:
-            raise StoreAway(f"{self._endpoint(number)}: {error}") from error
+            said = str(error) or "the time is over"
+            raise StoreAway(f"{self._endpoint(number)}: {said}") from error
 
     def range_at(self, number: int, request: Any, timeout_seconds: float) -> Any:
         """``range`` at one endpoint only.
@@ -289,7 +290,7 @@ class EtcdConnection:
         try:
             return self._call(number, method, request, self._clock() + timeout_seconds)
         except Unsent as error:
-            said = str(error)
+            said = str(error) or "the time is over"
         except grpc.RpcError as error:
             said = words(error)
             if trouble_of(error) in (Trouble.FINAL, Trouble.LOGIN):
@@ -334,7 +335,7 @@ class EtcdConnection:
             token = self._login.current
             remaining = deadline - self._clock()
             if remaining <= 0:
-                raise Unsent("the time is over")
+                raise Unsent
             try:
                 answer = method(self._channels.stubs(number))(
                     request, timeout=remaining, metadata=metadata
@@ -354,6 +355,7 @@ class EtcdConnection:
         self, attempt: Callable[[int], Any], deadline: float, again: set[Trouble]
     ) -> Any:
         """Tries the members in turn until one answers, from the preferred one on."""
+        said = "the time is over"
         while True:
             first = self._preferred
             for step in range(len(self.endpoints)):
@@ -361,7 +363,7 @@ class EtcdConnection:
                 try:
                     answer = attempt(number)
                 except Unsent as error:
-                    said = str(error)
+                    said = str(error) or said  # not for want of time alone
                 except grpc.RpcError as error:
                     said = words(error)
                     trouble = trouble_of(error)
