@@ -2,14 +2,18 @@
 
 Everything that comes down the parent link is committed to the child's own store (DESIGN §4), so
 that a restart, at any age, starts from it. Ages are kept as the unix time of the owner's word.
+
+What cannot be read counts as not said (RELIABILITY S21): whoever said it says it again, and it is
+written anew then. Only of what is inherited nobody knows, then, that it is nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
+from google.protobuf.message import DecodeError, Message
 from kdir.v1 import federation_pb2, policies_pb2
 
 from directory.codec import policies_from_proto, policies_to_proto
@@ -19,10 +23,12 @@ from directory.namespace.entry import Directory, Policies
 from directory.namespace.policies import Level
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write
+from resolver.errors import InvalidPath, NotReady
 from resolver.path import Path
 
 __all__ = [
     "HEARD_KEY",
+    "INHERITED_KEY",
     "UNMOUNTED_KEY",
     "Heard",
     "LinkedChild",
@@ -41,6 +47,7 @@ __all__ = [
     "inherited_origins",
     "inherited_policies",
     "inherited_writes",
+    "is_told",
     "level_of",
     "link_of",
     "link_write",
@@ -53,9 +60,11 @@ __all__ = [
 UNMOUNTED_KEY: Final = b"f/unmounted"
 HEARD_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
-_INHERITED: Final = b"f/inherited"
+INHERITED_KEY: Final = b"f/inherited"
 _BELOW: Final = b"f/below/"
 _LINKS: Final = b"f/linked/"
+
+_Said = TypeVar("_Said", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +130,38 @@ def _unstamped(value: bytes) -> tuple[int, bytes]:
     return int.from_bytes(value[:8], "big"), value[8:]
 
 
+def _read(kind: type[_Said], value: bytes | None) -> tuple[_Said, int] | None:
+    """What was said, and when (unix ms); None: nothing was, or it cannot be read."""
+    if value is None:
+        return None
+    at_ms, body = _unstamped(value)
+    try:
+        return kind.FromString(body), at_ms
+    except DecodeError:
+        return None
+
+
+def _is_path(text: str) -> bool:
+    try:
+        Path.parse(text)
+    except InvalidPath:
+        return False
+    return True
+
+
 def position_of(snapshot: Snapshot, configured: Path) -> Position:
     """Where this cluster hangs: what a parent confirmed last, else what its config says."""
-    gone = snapshot.fact(UNMOUNTED_KEY)
-    value = snapshot.fact(keys.PARENT)
-    if value is None:
-        return Position(configured, unmounted=gone.decode() if gone else "")
-    at_ms, body = _unstamped(value)
-    welcome = federation_pb2.Welcome.FromString(body)
+    gone = (snapshot.fact(UNMOUNTED_KEY) or b"").decode(errors="replace")
+    said = _read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
+    if said is None or not _is_path(said[0].mount):
+        return Position(configured, unmounted=gone)
+    welcome, at_ms = said
     return Position(
         mount=Path.parse(welcome.mount),
         epoch=welcome.epoch,
         parent=welcome,
         confirmed_at_ms=at_ms,
-        unmounted=gone.decode() if gone else "",
+        unmounted=gone,
     )
 
 
@@ -142,10 +169,9 @@ def welcome_writes(
     snapshot: Snapshot, welcome: federation_pb2.Welcome, now_ms: int
 ) -> tuple[Write, ...]:
     """Records what the parent said of this mount; nothing where it said so before."""
-    value = snapshot.fact(keys.PARENT)
+    known = _read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
     writes: list[Write] = []
-    known = federation_pb2.Welcome.FromString(_unstamped(value)[1]) if value else None
-    if known is None or _lasting(known) != _lasting(welcome):
+    if known is None or _lasting(known[0]) != _lasting(welcome):
         body = welcome.SerializeToString(deterministic=True)
         writes.append(Put(keys.PARENT, _stamped(now_ms, body)))
     if snapshot.fact(UNMOUNTED_KEY) is not None:
@@ -178,8 +204,9 @@ def heard_write(at_ms: int, *, linked: bool) -> Write:
 def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:
     """The mount table that the parent handed down last, as committed."""
     for _, value in snapshot.facts(keys.MOUNT_ROW):
-        at_ms, body = _unstamped(value)
-        yield TableRow(federation_pb2.MountRow.FromString(body), at_ms)
+        said = _read(federation_pb2.MountRow, value)
+        if said is not None and _is_path(said[0].mount):
+            yield TableRow(*said)
 
 
 def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, ...]:
@@ -207,11 +234,7 @@ def bare(row: federation_pb2.MountRow) -> bytes:
 
 def child_hello(snapshot: Snapshot, cluster_id: str) -> tuple[federation_pb2.Hello, int] | None:
     """What a child last told of itself, and when (unix ms); None if it never linked."""
-    value = snapshot.fact(keys.child_key(cluster_id))
-    if value is None:
-        return None
-    at_ms, body = _unstamped(value)
-    return federation_pb2.Hello.FromString(body), at_ms
+    return _read(federation_pb2.Hello, snapshot.fact(keys.child_key(cluster_id)))
 
 
 def child_writes(snapshot: Snapshot, hello: federation_pb2.Hello, now_ms: int) -> tuple[Write, ...]:
@@ -241,7 +264,7 @@ def link_of(snapshot: Snapshot, cluster_id: str) -> LinkedChild | None:
     if value is None:
         return None
     count, body = _unstamped(value)
-    return LinkedChild(body.decode(), count)
+    return LinkedChild(body.decode(errors="replace"), count)
 
 
 def link_write(cluster_id: str, server_id: str, topic_count: int) -> Put:
@@ -251,12 +274,11 @@ def link_write(cluster_id: str, server_id: str, topic_count: int) -> Put:
 
 def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
     """The mounts below a child, as it last told."""
-    value = snapshot.fact(_BELOW + cluster_id.encode())
-    if value is None:
+    said = _read(federation_pb2.MountTable, snapshot.fact(_BELOW + cluster_id.encode()))
+    if said is None:
         return []
-    at_ms, body = _unstamped(value)
-    table = federation_pb2.MountTable.FromString(body)
-    return [TableRow.received(row, at_ms) for row in table.rows]
+    table, at_ms = said
+    return [TableRow.received(row, at_ms) for row in table.rows if _is_path(row.mount)]
 
 
 def below_writes(
@@ -266,11 +288,11 @@ def below_writes(
     key = _BELOW + cluster_id.encode()
     fresh = list(rows)
     value = snapshot.fact(key)
-    if value is not None:
-        known = federation_pb2.MountTable.FromString(_unstamped(value)[1])
-        if [bare(row) for row in known.rows] == [bare(one.row) for one in fresh]:
+    known = _read(federation_pb2.MountTable, value)
+    if known is not None:
+        if [bare(row) for row in known[0].rows] == [bare(one.row) for one in fresh]:
             return ()
-    elif not fresh:
+    elif value is None and not fresh:
         return ()
     table = federation_pb2.MountTable(rows=[one.aged(now_ms) for one in fresh])
     return (Put(key, _stamped(now_ms, table.SerializeToString(deterministic=True))),)
@@ -282,25 +304,48 @@ def forget_writes(snapshot: Snapshot, mounted: Collection[str]) -> tuple[Write, 
         Remove(key)
         for prefix in (keys.CHILD, _BELOW, _LINKS)
         for key, _ in snapshot.facts(prefix)
-        if key.removeprefix(prefix).decode() not in mounted
+        if key.removeprefix(prefix).decode(errors="replace") not in mounted
     )
 
 
+def is_told(snapshot: Snapshot) -> bool:
+    """Whether a parent ever said what is inherited; else nobody knows that it is nothing."""
+    return snapshot.fact(INHERITED_KEY) is not None
+
+
 def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
-    """What the ancestors above the mount set, from the root down, as the parent last said."""
-    value = snapshot.fact(_INHERITED)
-    if value is None:
-        return []
-    return list(federation_pb2.Inherited.FromString(_unstamped(value)[1]).levels)
+    """What the ancestors above the mount set, from the root down, as the parent last said.
+
+    Raises:
+        NotReady: it cannot be read.
+    """
+    value = snapshot.fact(INHERITED_KEY)
+    said = _read(federation_pb2.Inherited, value)
+    if said is not None:
+        return list(said[0].levels)
+    if value is not None:
+        raise NotReady(
+            "what the directories above hand down cannot be read; the parent says it again when "
+            "the link begins anew: kdir verify"
+        )
+    return []
 
 
 def inherited_policies(snapshot: Snapshot) -> list[Policies]:
-    """The policies of those levels."""
+    """The policies of those levels.
+
+    Raises:
+        NotReady
+    """
     return [policies_from_proto(level.policies) for level in inherited_levels(snapshot)]
 
 
 def inherited_origins(snapshot: Snapshot) -> list[Level]:
-    """Those levels, with who set what."""
+    """Those levels, with who set what.
+
+    Raises:
+        NotReady
+    """
     return [
         Level(level.path, policies_of(level.policies, stored=True))
         for level in inherited_levels(snapshot)
@@ -309,13 +354,12 @@ def inherited_origins(snapshot: Snapshot) -> list[Level]:
 
 def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosition]:
     """The words of the ancestors that this builds on, nearest first, each with its age."""
-    value = snapshot.fact(_INHERITED)
-    parent = snapshot.fact(keys.PARENT)
-    if value is None or parent is None:
+    said = _read(federation_pb2.Inherited, snapshot.fact(INHERITED_KEY))
+    parent = _read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
+    if said is None or parent is None:
         return []
-    at_ms, body = _unstamped(value)
-    inherited = federation_pb2.Inherited.FromString(body)
-    welcome = federation_pb2.Welcome.FromString(_unstamped(parent)[1])
+    inherited, at_ms = said
+    welcome = parent[0]
     heard = heard_of(snapshot)
     confirmed_ms = max(at_ms, heard.at_ms) if heard is not None else at_ms
     age_seconds = max(0, now_ms - confirmed_ms) / 1000
@@ -338,13 +382,13 @@ def inherited_writes(
     snapshot: Snapshot, inherited: federation_pb2.Inherited, now_ms: int
 ) -> tuple[Write, ...]:
     """Records what is inherited, with the parent's incarnation and revision, where it is news."""
-    known = snapshot.fact(_INHERITED)
+    known = _read(federation_pb2.Inherited, snapshot.fact(INHERITED_KEY))
     if known is not None:
-        before = federation_pb2.Inherited.FromString(_unstamped(known)[1])
+        before = known[0]
         if before.levels == inherited.levels and before.incarnation == inherited.incarnation:
             return ()
     body = inherited.SerializeToString(deterministic=True)
-    return (Put(_INHERITED, _stamped(now_ms, body)),)
+    return (Put(INHERITED_KEY, _stamped(now_ms, body)),)
 
 
 def level_of(path: Path, directory: Directory) -> federation_pb2.InheritedLevel:

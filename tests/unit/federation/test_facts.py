@@ -1,0 +1,93 @@
+"""What the store keeps of parent and children, where it cannot be read (RELIABILITY S21)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from kdir.v1 import federation_pb2
+
+from directory.codec import ProtoCodec
+from directory.federation import facts
+from directory.namespace import keys
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Put, Remove
+from resolver.errors import NotReady
+from tests.trees import path
+
+CONFIGURED = path("/configured")
+TIME = b"\0\0\0\0\0\0\0\1"
+NONSENSE = [b"", b"\xff", b"\xff\xfe\0nonsense", TIME + b"\xff\xfe\0nonsense"]
+NO_PATH = TIME + federation_pb2.MountRow(mount="no path").SerializeToString()
+BELOW = b"f/below/kc-child"
+LINKED = b"f/linked/kc-child"
+
+
+def holding(rows: Mapping[bytes, bytes]) -> Snapshot:
+    return Snapshot.load(ProtoCodec(), "i", 1, [sorted(rows.items())])
+
+
+def said(message: federation_pb2.Welcome | federation_pb2.MountRow) -> bytes:
+    return TIME + message.SerializeToString()
+
+
+def welcome(mount: str = "/la") -> federation_pb2.Welcome:
+    return federation_pb2.Welcome(mount=mount, epoch=7, parent_cluster_id="kc-root")
+
+
+def row(mount: str) -> federation_pb2.MountRow:
+    return federation_pb2.MountRow(mount=mount, cluster_id="kc-ny")
+
+
+@pytest.mark.parametrize("value", [*NONSENSE, said(welcome("no path"))])
+def test_S21_an_unreadable_welcome_is_none_and_the_next_one_is_kept(value: bytes) -> None:
+    snapshot = holding({keys.PARENT: value})
+    assert facts.position_of(snapshot, CONFIGURED) == facts.Position(CONFIGURED)
+    assert facts.ancestors(snapshot, 0) == []
+    (kept,) = facts.welcome_writes(snapshot, welcome(), 1)
+    assert kept == Put(keys.PARENT, said(welcome()))
+
+
+@pytest.mark.parametrize("value", [*NONSENSE, NO_PATH])
+def test_S21_an_unreadable_row_of_the_mount_table_is_left_out_and_replaced(value: bytes) -> None:
+    bad, good = keys.mount_row_key("/bad"), keys.mount_row_key("/ny")
+    snapshot = holding({bad: value, good: said(row("/ny"))})
+    assert [one.mount for one in facts.table_rows(snapshot)] == [path("/ny")]
+    (gone,) = facts.table_writes(snapshot, [facts.TableRow(row("/ny"), 1)])
+    assert gone == Remove(bad)
+
+
+@pytest.mark.parametrize("value", NONSENSE[1:])
+def test_S21_what_cannot_be_read_of_a_child_is_as_if_it_never_linked(value: bytes) -> None:
+    child = keys.child_key("kc-child")
+    odd = keys.CHILD + b"\xff"
+    snapshot = holding({child: value, odd: value, BELOW: value, LINKED: value})
+    assert facts.child_hello(snapshot, "kc-child") in (None, (federation_pb2.Hello(), 255))
+    assert facts.below_rows(snapshot, "kc-child") == []
+    assert facts.link_of(snapshot, "kc-child") is not None
+    hello = federation_pb2.Hello(cluster_id="kc-child")
+    assert [one.key for one in facts.child_writes(snapshot, hello, 1)] == [child]
+    below = [facts.TableRow(row("/la/x"), 1)]
+    assert [one.key for one in facts.below_writes(snapshot, "kc-child", below, 1)] == [BELOW]
+    assert facts.forget_writes(snapshot, {"kc-child"}) == (Remove(odd),)
+
+
+def test_S21_a_mount_below_a_child_that_is_no_path_is_left_out() -> None:
+    table = federation_pb2.MountTable(rows=[row("no path"), row("/la/x")])
+    snapshot = holding({BELOW: TIME + table.SerializeToString()})
+    assert [one.mount for one in facts.below_rows(snapshot, "kc-child")] == [path("/la/x")]
+
+
+def test_S21_inherited_words_that_cannot_be_read_are_not_nothing() -> None:
+    snapshot = holding({keys.INHERITED: NONSENSE[-1], keys.PARENT: said(welcome())})
+    for read in (facts.inherited_levels, facts.inherited_policies, facts.inherited_origins):
+        with pytest.raises(NotReady, match="hand down cannot be read"):
+            read(snapshot)
+    assert facts.ancestors(snapshot, 0) == []
+    (kept,) = facts.inherited_writes(snapshot, federation_pb2.Inherited(), 1)
+    assert kept.key == keys.INHERITED
+
+
+def test_S21_a_reason_that_is_no_text_still_says_that_it_is_unmounted() -> None:
+    snapshot = holding({facts.UNMOUNTED_KEY: b"\xffgone"})
+    assert facts.position_of(snapshot, CONFIGURED).unmounted == "\ufffdgone"
