@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.kdir-setup
+# Tests wait for servers more than they compute: two at a time, each file's in one process.
+JOBS ?= 2
 SOURCES := resolver directory deploy bench tests
 
 # Start-up is part of what is tested and measured: with bytecode, as everybody has it.
@@ -58,7 +60,7 @@ fix: proto ## repair what can be repaired: lint, format, generated modules
 test: setup servers ## run every test, real servers included
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory etcd; \
 	  else echo "no Go here: the local etcd's tests are skipped" >&2; fi
-	$(BIN)/pytest tests
+	$(BIN)/pytest -n $(JOBS) --dist loadfile tests
 
 demo: setup servers ## start a small federation on real Kafka brokers and show it
 	@$(BIN)/python -m deploy.demo up

@@ -15,6 +15,11 @@ from deploy.local import etcd, kafka, spark
 from deploy.local.cache import ServerUnavailable
 from deploy.local.etcd import EtcdCluster
 from deploy.local.kafka import KafkaBroker
+from tests.conformance.reporting import (  # noqa: F401 - hooks of pytest's
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+    pytest_testnodedown,
+)
 
 REQUIRE = "KDIR_REQUIRE_SERVERS"
 OWN_BROKER = "KDIR_TEST_KAFKA"
