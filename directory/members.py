@@ -83,7 +83,9 @@ class Roster:
         for key, value in snapshot.facts(keys.ROLE):
             candidate = value.partition(b"\n")[0].decode("utf-8", "replace")
             if candidate in servers:
-                servers[candidate].roles.append(key.removeprefix(keys.ROLE).decode())
+                servers[candidate].roles.append(
+                    key.removeprefix(keys.ROLE).decode(errors="replace")
+                )
         return cls(servers, finalised_level(snapshot))
 
 

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from directory.logs import carried
 from directory.namespace.command import Command, ForgetRetired, Plan, ReapDeleted
 from directory.namespace.entry import DELETED_ID
-from directory.namespace.keys import RETIRED, directory_range
+from directory.namespace.keys import RETIRED, directory_range, retired_key, retired_until_ms
 from directory.store.base import Guard, KeyIs, Leadership, Put, Store, StoreAway
 from directory.store.replica import Applied, Replica, ReplicaState
 from resolver.errors import KdirError, LimitExceeded, LostRace, NotReady
@@ -210,10 +210,15 @@ class Reaper:
     def _over(self) -> Iterator[str]:
         """Names whose day is over: looking at a million of them takes a while."""
         now_ms = self._now_ms()
-        over = (
-            key[len(RETIRED) :].decode()
+        names = (
+            (key[len(RETIRED) :].decode(errors="replace"), key, retired_until_ms(value))
             for key, value in self._replica.snapshot.facts(RETIRED)
-            if int(value) <= now_ms
+        )
+        # A row that cannot be read stays: asked for again and again it would keep all else waiting.
+        over = (
+            name
+            for name, key, until_ms in names
+            if until_ms is not None and until_ms <= now_ms and retired_key(name) == key
         )
         return islice(over, _NAMES_KEPT)
 

@@ -35,6 +35,7 @@ from directory.namespace.keys import (
     grants_key,
     read_only_key,
     retired_key,
+    retired_until_ms,
     unify,
 )
 from directory.namespace.policies import stamped
@@ -373,7 +374,11 @@ class KnownNames:
         if self._snapshot.locate(physical_name) is not None:
             return RETIRED_FOR_MS
         value = self._snapshot.fact(retired_key(physical_name))
-        return max(0, int(value) - self._now_ms) if value is not None else 0
+        if value is None:
+            return 0
+        until_ms = retired_until_ms(value)
+        # What cannot be read does not free the name (RELIABILITY S21).
+        return RETIRED_FOR_MS if until_ms is None else max(0, until_ms - self._now_ms)
 
     def detached(self, physical_name: str) -> str | None:
         if self._snapshot.fact(detached_key(physical_name)) is not None:
@@ -382,7 +387,7 @@ class KnownNames:
         unified = unify(physical_name)
         head = unified.split("_", 1)[0]
         for key, _ in self._snapshot.facts(detached_key(head)):
-            name = key[len(DETACHED) :].decode()
+            name = key[len(DETACHED) :].decode(errors="replace")
             if physical.has_collision(name, physical_name):
                 return name
         return None

@@ -84,10 +84,12 @@ __all__ = [
     "mounted_key",
     "parse_entry_key",
     "parse_grants_key",
+    "read_only_id",
     "read_only_key",
     "removal_key",
     "request_key",
     "retired_key",
+    "retired_until_ms",
     "role_key",
     "unify",
 ]
@@ -218,6 +220,19 @@ def mounted_key(cluster_id: str) -> bytes:
 def read_only_key(entry_id: int) -> bytes:
     """Shows who removes a whole subtree that something in it is to be left as it is."""
     return READ_ONLY + b"%016x" % entry_id
+
+
+def read_only_id(key: bytes) -> int:
+    """The directory that such a key names; 0, which is none, where it cannot be read."""
+    try:
+        return int(key[len(READ_ONLY) :], 16)
+    except ValueError:
+        return 0
+
+
+def retired_until_ms(value: bytes) -> int | None:
+    """Until when (Unix milliseconds) a name is retired; None: it cannot be read."""
+    return int(value) if value.isdigit() else None
 
 
 def removal_key(entry_id: int) -> bytes:

@@ -41,8 +41,10 @@ from directory.namespace.keys import (
     entry_key,
     grants_key,
     mounted_key,
+    read_only_id,
     removal_key,
     retired_key,
+    retired_until_ms,
 )
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
@@ -156,7 +158,7 @@ def _refuse_read_only_below(draft: Draft, path: Path) -> None:
     # By the marks, which are few: a subtree may hold a million directories.
     prefix = path.below(draft.mount)
     for key, _ in draft.snapshot.facts(READ_ONLY):
-        at = draft.snapshot.path_of(int(key[len(READ_ONLY) :], 16))
+        at = draft.snapshot.path_of(read_only_id(key))
         if at is not None and at[: len(prefix)] == prefix and at != prefix:
             where = draft.mount.join(at)
             raise ReadOnly(f"{where} is read-only", path=where)
@@ -344,7 +346,8 @@ def forget_retired(draft: Draft, command: ForgetRetired) -> Plan:
     for name in command.names:
         key = retired_key(name)
         value = draft.snapshot.fact(key)
-        if value is not None and int(value) <= draft.context.now_ms:
+        until_ms = None if value is None else retired_until_ms(value)
+        if until_ms is not None and until_ms <= draft.context.now_ms:
             draft.expect(key, value)
             draft.unset(key)
     return draft.finish()

@@ -23,7 +23,7 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.ground import Standing, Way, a_kind, follow, standing, turn_back
-from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key
+from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key, read_only_id
 from directory.namespace.plan_create import check_free, check_names, mounted_value
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.snapshot import Node
@@ -233,7 +233,7 @@ def _mark_read_only_below(draft: Draft, path: Path) -> None:
     # Who removes the directory that they move into is to notice them: one mark is enough for that.
     prefix = path.below(draft.mount)
     for key, value in draft.snapshot.facts(READ_ONLY):
-        at = draft.snapshot.path_of(int(key[len(READ_ONLY) :], 16))
+        at = draft.snapshot.path_of(read_only_id(key))
         if at is not None and at[: len(prefix)] == prefix and at != prefix:
             draft.set(key, value)
             return

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Self
 from directory.namespace.entry import DELETED_ID, Directory
 from directory.namespace.keys import LEVEL, removal_key
 from directory.namespace.snapshot import Snapshot
+from resolver.errors import InvalidPath
 from resolver.path import Path
 
 __all__ = ["DELETED", "LARGE_CHANGES_LEVEL", "Removal", "UnderWay", "level_of", "removals"]
@@ -72,9 +73,14 @@ class Removal:
 
     @classmethod
     def of(cls, snapshot: Snapshot, entry_id: int) -> Self | None:
-        """Of a directory below ``DELETED_ID``; None where nothing was kept."""
+        """Of a directory below ``DELETED_ID``; None where nothing was kept that can be read: then
+        Kafka's topics are left alone.
+        """
         value = snapshot.fact(removal_key(entry_id))
-        return None if value is None else cls.from_bytes(value)
+        try:
+            return None if value is None else cls.from_bytes(value)
+        except (ValueError, InvalidPath):
+            return None
 
 
 class UnderWay(NamedTuple):

@@ -445,6 +445,20 @@ def test_a_removed_directory_with_a_record_that_cannot_be_read_is_finished(
         assert [*removals(here.replica.snapshot)] == []
 
 
+def test_S21_retired_names_that_cannot_be_read_do_not_stop_the_reaper(tmp_path: FilePath) -> None:
+    from directory.namespace.keys import RETIRED, retired_key
+
+    with server(TightSqlite(tmp_path / "s.db", "la")) as here:
+        commit(here.store, forest(10))
+        odd = [(retired_key("x"), b"\xffnonsense"), (retired_key("y"), b"1"), (RETIRED, b"")]
+        commit(here.store, [*odd, (RETIRED + b"\xff", b"1")])
+        eventually(lambda: here.replica.snapshot.fact(RETIRED + b"\xff"))
+        remove(here)
+        here.reap()
+        assert here.nothing_waits()
+        assert here.replica.snapshot.fact(retired_key("y")) is None
+
+
 def test_a_store_that_is_away_is_waited_for(tmp_path: FilePath) -> None:
     from directory.store.base import StoreAway
 

@@ -1,0 +1,92 @@
+"""Facts that cannot be read stop no command and not the reaper (RELIABILITY S21)."""
+
+from __future__ import annotations
+
+import pytest
+
+from directory.namespace.command import (
+    CreateDirectory,
+    CreateTopic,
+    DeleteEntry,
+    ForgetRetired,
+    MoveEntry,
+    ReapDeleted,
+)
+from directory.namespace.entry import Provision
+from directory.namespace.keys import (
+    DETACHED,
+    READ_ONLY,
+    detached_key,
+    read_only_id,
+    removal_key,
+    retired_key,
+)
+from directory.namespace.removal import Removal, removals
+from directory.store.base import Put
+from resolver.errors import PhysicalNameRetired
+from tests.trees import Cluster, path
+
+NONSENSE = b"\xff\xfe\0nonsense"
+
+
+def holding(*facts: tuple[bytes, bytes]) -> Cluster:
+    """A cluster of one topic and of these facts."""
+    cluster = Cluster()
+    cluster.do(
+        CreateDirectory(path=path("/la/old")),
+        CreateDirectory(path=path("/la/new")),
+        CreateTopic(path=path("/la/old/t")),
+    )
+    put(cluster, *facts)
+    return cluster
+
+
+def put(cluster: Cluster, *facts: tuple[bytes, bytes]) -> None:
+    writes = tuple(Put(*fact) for fact in facts)
+    cluster.rows.commit((), writes)
+    cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, writes)
+
+
+@pytest.mark.parametrize("name", [b"", b"zz", b"\xff"])
+def test_S21_a_read_only_mark_that_names_no_directory_is_no_mark(name: bytes) -> None:
+    assert read_only_id(READ_ONLY + name) == 0
+    cluster = holding((READ_ONLY + name, NONSENSE))
+    cluster.do(MoveEntry(path=path("/la/old"), new_path=path("/la/new/old")))
+    cluster.do(DeleteEntry(path=path("/la/new"), recursive=True), ReapDeleted())
+    assert cluster.show() == ""
+
+
+def test_S21_a_name_retired_until_nobody_knows_when_stays_retired() -> None:
+    cluster = holding((retired_key("x"), NONSENSE))
+    with pytest.raises(PhysicalNameRetired):
+        cluster.do(CreateTopic(path=path("/la/x"), physical_name="x"))
+    cluster.do(CreateTopic(path=path("/la/x")))
+    assert cluster.topic("/la/x").physical_name != "x"
+    assert cluster.plan(ForgetRetired(names=("x",))).writes == ()
+
+
+def test_S21_a_detached_name_that_is_no_text_is_in_nobodys_way() -> None:
+    cluster = holding((DETACHED + b"\xff", b""), (detached_key("y"), b""))
+    cluster.do(CreateTopic(path=path("/la/x")))
+    assert cluster.topic("/la/x").physical_name == "x"
+
+
+@pytest.mark.parametrize(
+    "value", [NONSENSE, b"", b"kafka", b"kafka\nno path", b"kafka\n/la\nx\n\n"]
+)
+def test_S21_what_was_decided_of_a_removal_and_cannot_be_read_leaves_kafka_alone(
+    value: bytes,
+) -> None:
+    cluster = holding()
+    topic = cluster.topic("/la/old/t")
+    assert topic.provision is Provision.PENDING
+    cluster.do(DeleteEntry(path=path("/la/old"), recursive=True), deletes_in_kafka=True)
+    ((entry_id, before, _),) = removals(cluster.snapshot)
+    assert before is not None
+    assert before.goes_in_kafka
+    put(cluster, (removal_key(entry_id), value))
+    assert Removal.of(cluster.snapshot, entry_id) is None
+    assert [one.removal for one in removals(cluster.snapshot)] == [None]
+    cluster.do(ReapDeleted(), deletes_in_kafka=True)
+    assert cluster.show() == "new/"
+    assert cluster.rows.under(b"k/removal/") == {}
