@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from directory.kafka.contract import (
     AlreadySo,
+    Alteration,
     Done,
     Outcome,
     Refused,
@@ -39,6 +40,8 @@ _BATCH: Final = 2_000
 """Names of one request: bounds the memory of an answer and the time that a broker gives to it."""
 _CONFIG_BATCH: Final = 250
 """The same for configs, which cost a broker more."""
+_ALTER_BATCH: Final = 250
+"""Topics that one request changes: a controller handles it as one, and others wait for it."""
 _SLACK_SECONDS: Final = 2.0
 """A future is waited for a little longer than librdkafka's own deadline, whose words say more."""
 _BROKER_SHARE: Final = 0.8
@@ -56,6 +59,9 @@ _ABSENT: Final = frozenset({_UNKNOWN_TOPIC, _INVALID_TOPIC})
 # an unknown server error, no leader, not the leader, timed out, broker or replica or network not
 # there, coordinators that load or move, too few replicas, not the controller, throttled.
 _PASSING: Final = frozenset({-1, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 89})
+
+_NO_CODE: Final = 1 << 20
+"""Where no answer means "there was nothing to do"."""
 
 _T = TypeVar("_T")
 
@@ -191,6 +197,59 @@ class ConfluentAdmin:
                 )
                 for name, future in futures.items():
                     outcomes[name] = self._outcome(future, already=_UNKNOWN_TOPIC)
+        return outcomes
+
+    def alter(self, changes: Sequence[Alteration], still: Still = always) -> Mapping[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        for batch in _batches(changes, _ALTER_BATCH):
+            try:
+                outcomes.update(self._alter(batch, still))
+            except KafkaRefused as refused:
+                if len(batch) == 1:
+                    outcomes[batch[0].name] = Refused(refused.message)
+                    continue
+                for change in batch:
+                    outcomes.update(self.alter([change], still))
+        return outcomes
+
+    def _alter(self, changes: Sequence[Alteration], still: Still) -> Mapping[str, Outcome]:
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+        def entry(name: str, value: str | None) -> ConfigEntry:
+            kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+            return ConfigEntry(name, value, incremental_operation=kind)
+
+        with self._asking() as client:
+            resources = [
+                ConfigResource(
+                    ConfigResource.Type.TOPIC,
+                    change.name,
+                    incremental_configs=[entry(*one) for one in change.configs.items()],
+                )
+                for change in changes
+            ]
+            still()
+            futures = client.incremental_alter_configs(resources, request_timeout=self._timeout)
+            return {
+                resource.name: self._outcome(future, already=_NO_CODE)
+                for resource, future in futures.items()
+            }
+
+    def grow(self, partitions: Mapping[str, int], still: Still = always) -> Mapping[str, Outcome]:
+        from confluent_kafka.admin import NewPartitions
+
+        outcomes: dict[str, Outcome] = {}
+        for batch in _batches(list(partitions), _ALTER_BATCH):
+            with self._asking() as client:
+                wishes = [NewPartitions(name, partitions[name]) for name in batch]
+                still()
+                futures = client.create_partitions(
+                    wishes,
+                    operation_timeout=self._timeout * _BROKER_SHARE,
+                    request_timeout=self._timeout,
+                )
+                for name, future in futures.items():
+                    outcomes[name] = self._outcome(future, already=_NO_CODE)
         return outcomes
 
     def close(self) -> None:

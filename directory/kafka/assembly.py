@@ -7,6 +7,7 @@ client imported.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import admin_pb2, entry_pb2
@@ -64,7 +65,7 @@ def reconciler_of(
     """
     if config.kafka is None:
         raise ValueError(f"cluster {config.cluster} has no Kafka")
-    settings = settings_of(config.kafka)
+    settings = replace(settings_of(config.kafka), has_parent=bool(config.parent))
 
     def admin() -> ConfluentAdmin:
         return ConfluentAdmin(

@@ -60,6 +60,7 @@ class WritesCommands(Protocol):
         command: Command,
         *,
         principal: str = "",
+        request_id: str = "",
         timeout_seconds: float = 5.0,
         deletes_in_kafka: bool = False,
         extra_guards: Sequence[Guard] = (),
@@ -124,6 +125,9 @@ class TopicCommits:
         self._principal = principal
         most = min(_MOST, limits.max_writes // 2, limits.max_bytes // _BYTES_EACH)
         self._most = max(1, most)
+        # One operation and some bytes are the guard's.
+        self._most_facts = max(1, min(_MOST, limits.max_writes - 2))
+        self._most_bytes = limits.max_bytes - _BYTES_EACH
         self._sizes: dict[str, int] = {}
         self._first = max(1, min(most, limits.max_writes // _STEPS_EACH))
 
@@ -194,6 +198,24 @@ class TopicCommits:
             self._writer.put_facts(writes, guards=self._guards)
         except LostRace as lost:
             raise LeadershipLost from lost
+
+    def put_all(self, writes: Sequence[Write]) -> None:
+        """Commit facts that need not be there together: as many transactions as it takes.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+        batch: list[Write] = []
+        size = 0
+        for write in writes:
+            bytes_ = len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+            if batch and (len(batch) >= self._most_facts or size + bytes_ > self._most_bytes):
+                self.put(batch)
+                batch, size = [], 0
+            batch.append(write)
+            size += bytes_
+        if batch:
+            self.put(batch)
 
     @property
     def _guards(self) -> tuple[Guard, ...]:

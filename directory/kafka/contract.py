@@ -12,6 +12,7 @@ from typing import Protocol
 
 __all__ = [
     "AlreadySo",
+    "Alteration",
     "Done",
     "KafkaAdmin",
     "Outcome",
@@ -57,6 +58,15 @@ class Wish:
     partitions: int = 0
     replication_factor: int = 0
     config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """Configs of one topic to be changed, all or none (KIP-339); others stay as they are."""
+
+    name: str
+    configs: Mapping[str, str | None]
+    """None: back to what the broker has by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +132,12 @@ class KafkaAdmin(Protocol):
         """Deletes topics; each has its own outcome. The caller has compared their ids, and
         ``still``, called right before each request, objects when that was too long ago.
         """
+
+    def alter(self, changes: Sequence[Alteration], still: Still = always) -> Mapping[str, Outcome]:
+        """Changes configs of topics, many in one request; each topic has its own outcome."""
+
+    def grow(self, partitions: Mapping[str, int], still: Still = always) -> Mapping[str, Outcome]:
+        """Gives topics more partitions, so many in all; each has its own outcome."""
 
     def close(self) -> None:
         """Ends all connections; the next call opens new ones."""

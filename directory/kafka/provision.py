@@ -148,6 +148,16 @@ class Provisioner:
         self._failed([*failed, *refused])
         return unclear + self._active([*ours, *made])
 
+    def put_off(self, wished: Sequence[Recorded], words: str) -> list[Recorded]:
+        """None of these is made now, and each says why; all of them, to be tried again later.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+        for one in wished:
+            self._wait_said(one, words)
+        return list(wished)
+
     def _make(
         self, absent: Sequence[Recorded]
     ) -> tuple[list[Recorded], list[tuple[Recorded, str]], list[Recorded]]:

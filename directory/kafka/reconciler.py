@@ -18,14 +18,18 @@ from datetime import UTC, datetime
 from typing import Final
 
 from directory.kafka import walk
+from directory.kafka.armory import Armory
 from directory.kafka.backlog import Backlog
 from directory.kafka.census import CensusTaker
 from directory.kafka.commits import LeadershipLost, TopicCommits, WritesCommands
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.drift import Drift, drift_of
 from directory.kafka.facts import KafkaFacts
+from directory.kafka.inheritance import missing_word
 from directory.kafka.operations import Adopting, Operations
 from directory.kafka.provision import Provisioner, Settling
+from directory.kafka.pushed import topics_attended
+from directory.kafka.pushing import Pusher
 from directory.kafka.settings import KafkaSettings, KafkaStatus
 from directory.kafka.sweeper import Sweeper
 from directory.kafka.term import Health, Term
@@ -103,6 +107,8 @@ class Reconciler:
         self._operations = Operations(
             cluster_name, store.limits, self._latest, writer, mount, settings, admin
         )
+        self.armory = Armory(cluster_name, self._latest, writer, mount, settings, admin)
+        """For the services, in any thread."""
         self._stopping = threading.Event()
         self._sleep = sleep or self._stopping.wait
         self._chance = chance or random.Random()
@@ -153,12 +159,17 @@ class Reconciler:
     def _on_applied(self, applied: Applied) -> None:
         """In the replica's thread: note what may want doing, and wake."""
         term = self._term
-        if applied.reloaded or term is None:
-            if term is not None:
-                term.sweeper.due = 0.0
+        if term is None:
             self._wake.set()
-        elif term.worklist.hint(applied.writes) or any(
-            write.key.startswith(LARGE_CHANGE) for write in applied.writes
+            return
+        pushes = term.pusher.hint(applied)
+        if applied.reloaded:
+            term.sweeper.due = 0.0
+            self._wake.set()
+        elif (
+            term.worklist.hint(applied.writes)
+            or pushes
+            or any(write.key.startswith(LARGE_CHANGE) for write in applied.writes)
         ):
             self._wake.set()
 
@@ -196,13 +207,15 @@ class Reconciler:
             return None
         _log.info("%s: this server is the reconciler", self._cluster)
         settling = Settling(self._clock)
+        commits = TopicCommits(self._writer, self._store.limits, leadership)
         return Term(
             leadership,
-            TopicCommits(self._writer, self._store.limits, leadership),
+            commits,
             Sweeper(
                 self._cluster, self._settings, self._latest, self._mount, settling, self._clock
             ),
             settling,
+            Pusher(self._cluster, self._settings, commits, self._latest, self._mount, self._clock),
             self._chance,
             self._clock,
         )
@@ -220,6 +233,7 @@ class Reconciler:
         if term.admin is None:
             term.admin = self._open_admin()
         self._work(term, term.admin)
+        self._push(term, term.admin)
         if self._adopt_on(term, term.admin) or self._clock() < term.sweeper.due:
             return
         waiting = term.sweeper.sweep(term.admin, term.commits)
@@ -280,8 +294,19 @@ class Reconciler:
             new_attempt=lambda: secrets.token_hex(8),
             sleep=self._sleep,
         )
-        later = Work(provisioner.create(work.create), provisioner.delete(work.delete))
+        # What a new topic is made with is partly inherited: "not known" is not "nothing".
+        missing = missing_word(snapshot, has_parent=self._settings.has_parent)
+        create = work.create
+        waits = provisioner.put_off(create, missing) if missing else provisioner.create(create)
+        later = Work(waits, provisioner.delete(work.delete))
         term.worklist.done(self._latest(), mount, later)
+
+    def _push(self, term: Term, admin: KafkaAdmin) -> None:
+        """A part of what is to be pushed below armed directories."""
+        due, held = term.pusher.next_due(), KafkaFacts.of(self._latest())
+        if due is None or due > self._clock() or held.stop is not None or not held.pinned:
+            return
+        term.pusher.push(admin)
 
     def _seconds_until_due(self, term: Term) -> float:
         due = term.sweeper.due
@@ -289,9 +314,9 @@ class Reconciler:
         waits = term.sweeper.backlog is not None or self._operations.under_way()
         if waits and held.stop is None and held.pinned:
             due = 0.0
-        waiting = term.worklist.next_due()
-        if waiting is not None and held.stop is None and held.pinned:
-            due = min(due, waiting)
+        for waiting in (term.worklist.next_due(), term.pusher.next_due()):
+            if waiting is not None and held.stop is None and held.pinned:
+                due = min(due, waiting)
         return max(0.0, max(due, term.kafka_due) - self._clock())
 
     # -- how Kafka is doing ------------------------------------------------------------------------
@@ -338,6 +363,7 @@ class Reconciler:
             self._term,
             self._health,
         )
+        waiting, contested = topics_attended(snapshot)
         counted = KafkaStatus(
             pinned_cluster_id=held.pinned,
             message="this server is not the elected reconciler: another one knows",
@@ -346,6 +372,8 @@ class Reconciler:
             pending_count=census.pending,
             missing_count=census.missing,
             drift_count=census.drifting,
+            waiting_count=waiting,
+            contested_count=contested,
         )
         if term is None:
             return counted
@@ -355,7 +383,11 @@ class Reconciler:
             leader=True,
             reachable=health.reachable,
             seen_cluster_id=health.seen_id,
-            message=term.sweeper.note if health.reachable else f"since {since}: {health.words}",
+            message=(
+                term.sweeper.note or term.pusher.note
+                if health.reachable
+                else f"since {since}: {health.words}"
+            ),
             last_sweep_seconds=(
                 None if health.swept_at is None else self._clock() - health.swept_at
             ),

@@ -12,9 +12,10 @@ from typing import Final
 
 from directory.namespace.mapping import MappingRule, split_on
 
-__all__ = ["CREATE", "DELETE", "KafkaSettings", "KafkaStatus"]
+__all__ = ["CONFIGS", "CREATE", "DELETE", "KafkaSettings", "KafkaStatus"]
 
 CREATE: Final = "create"
+CONFIGS: Final = "configs"
 DELETE: Final = "delete"
 
 
@@ -40,6 +41,13 @@ class KafkaSettings:
     """Topics whose configs are read after one sweep, those longest unread first: reading them costs
     a broker about half a millisecond each, every time."""
 
+    changes_per_second: float = 500.0
+    """Topics that are changed in Kafka in a second, where armed: its controller serves others."""
+    mend: bool = False
+    """What somebody else changed below an armed directory is changed back."""
+    has_parent: bool = False
+    """The config names a parent: what it hands down must be known before anything depends on it."""
+
     def placing(self, adopted: tuple[MappingRule, ...] = ()) -> tuple[MappingRule, ...]:
         """The rules in force, in order; ``adopted`` are those that an operator adopted with."""
         return (*(adopted or self.rules), *split_on(self.split_on))
@@ -60,3 +68,5 @@ class KafkaStatus:
     missing_count: int = 0
     drift_count: int = 0
     leader: bool = False
+    waiting_count: int = 0
+    contested_count: int = 0

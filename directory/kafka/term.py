@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from directory.kafka.commits import TopicCommits
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.provision import Settling
+from directory.kafka.pushing import Pusher
 from directory.kafka.sweeper import Sweeper
 from directory.kafka.worklist import Backoff, Worklist
 from directory.store.base import Leadership
@@ -38,6 +39,7 @@ class Term:
         commits: TopicCommits,
         sweeper: Sweeper,
         settling: Settling,
+        pusher: Pusher,
         chance: random.Random,
         clock: Callable[[], float],
     ) -> None:
@@ -45,6 +47,7 @@ class Term:
         self.commits = commits
         self.sweeper = sweeper
         self.settling = settling
+        self.pusher = pusher
         self.worklist = Worklist(clock, chance)
         self.retry = Backoff(chance)
         self.kafka_due = 0.0

@@ -16,6 +16,7 @@ from directory.kafka.walk import Doomed
 from directory.namespace.entry import DELETED_ID
 from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.tree import ROOT_KEY
 from directory.store.base import Put, Write
 from resolver.path import Path
 
@@ -69,6 +70,8 @@ class Worklist:
         for write in writes:
             if not isinstance(write, Put) or not write.key.startswith(ENTRY):
                 continue
+            if write.key == ROOT_KEY:
+                continue  # a directory, and the only entry without a name
             key = parse_entry_key(write.key)
             if key.parent_id == DELETED_ID or key.is_topic:
                 found = True

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-__all__ = ["NAMES", "conflict_in", "problem_with", "same_value"]
+__all__ = ["NAMES", "conflict_in", "deletes_data", "problem_with", "same_value"]
 
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
@@ -187,3 +187,34 @@ def same_value(name: str, one: str | None, other: str | None) -> bool:
     if definition is None or not (definition.fits(one) and definition.fits(other)):
         return False
     return definition.normal(one) == definition.normal(other)
+
+
+def deletes_data(name: str, before: str | None, after: str | None) -> bool:
+    """Whether a change may make Kafka delete records that it would have kept.
+
+    ``None`` is the broker's default, which is not known here: a change from or to it counts as one
+    that deletes, unless nothing could be kept longer than what comes after.
+    """
+    match name:
+        case "retention.ms" | "retention.bytes":
+            left, now = _kept(before), _kept(after)
+            return now is None or (now != _FOR_EVER and (left is None or now < left))
+        case "cleanup.policy":
+            # Compaction deletes older records of a key, deletion old records of any.
+            had = set(_parts(before)) if before is not None else set()
+            return after is None or not {part for part in _parts(after) if part} <= had
+        case "remote.log.delete.on.disable" | "remote.storage.enable":
+            return same_value(name, after, "true") == (name == "remote.log.delete.on.disable")
+        case _:
+            return False
+
+
+_FOR_EVER: Final = 2**64
+
+
+def _kept(text: str | None) -> int | None:
+    """How much is kept, in the unit of the config; None = not known."""
+    if text is None or not _INTEGER.fullmatch(text.strip()):
+        return None
+    number = int(text)
+    return _FOR_EVER if number < 0 else number

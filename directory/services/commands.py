@@ -45,6 +45,8 @@ def create_command(request: directory_pb2.CreateEntryRequest, path: Path) -> Com
             field="make_parents",
         )
     entry = entry_from_proto(request.entry)
+    if isinstance(entry, Directory | Topic):
+        _refuse_arming(entry.policies.manage, path)
     match entry:
         case Directory(policies=policies, closed=closed):
             return CreateDirectory(
@@ -89,7 +91,25 @@ def update_command(request: directory_pb2.UpdateEntryRequest, path: Path, **comm
         )
     policies = policies_from_proto(request.entry.policies)
     changes = {field: _value(field, request.entry, policies) for field in request.update_mask.paths}
+    for field in changes:
+        name = field.removeprefix("policies.manage").removeprefix(".")
+        if field == "policies" or field.startswith("policies.manage"):
+            named = (
+                policies.manage if name in {"", "policies"} else {name: policies.manage.get(name)}
+            )
+            _refuse_arming(named, path)
     return UpdateEntry(path=path, changes=changes, etag=request.etag, **common)
+
+
+def _refuse_arming(manage: Mapping[str, Any], path: Path) -> None:
+    """``manage`` becomes true by a plan that was read, and by nothing else (DESIGN §6)."""
+    for aspect, allowed in sorted(manage.items()):
+        if allowed:
+            raise InvalidArgument(
+                f"policies.manage.{aspect}: what kdir may change in Kafka is not set but armed, by "
+                f"a plan that was read first: kdir arm {path} --aspect {aspect}",
+                field=f"policies.manage.{aspect}",
+            )
 
 
 def policy_changes(fields: Iterable[str], message: policies_pb2.Policies) -> Mapping[str, object]:

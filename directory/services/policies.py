@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from kdir.v1 import policies_pb2
 
 from directory.cluster import Cluster
 from directory.federation import facts
 from directory.federation.federation import unix_ms
+from directory.kafka.inheritance import missing_word
+from directory.kafka.pushed import attention
 from directory.namespace.entry import Directory, Kind, Policies, Stamp, Topic
 from directory.namespace.fields import apply_changes
 from directory.namespace.lookup import (
@@ -36,9 +38,19 @@ from directory.services.call import Call
 from directory.services.commands import policy_changes
 from directory.services.hosting import Hosting
 from directory.services.rpc import Handler, Service
-from resolver.errors import Absent, Internal, NotAuthoritative
+from resolver.errors import (
+    AboveCeiling,
+    Absent,
+    Internal,
+    InvalidArgument,
+    NotAuthoritative,
+    NotReady,
+)
 from resolver.path import Path
 from resolver.token import Token
+
+if TYPE_CHECKING:
+    from directory.kafka.armory import Armory
 
 __all__ = ["PolicyService"]
 
@@ -47,18 +59,67 @@ class PolicyService(Service):
     """Effective settings of one cluster's entries."""
 
     descriptor = policies_pb2.DESCRIPTOR.services_by_name["PolicyService"]
+    writes = frozenset({"PlanArming", "Arm"})
+    """They wait for Kafka, as writes may."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
 
     def handlers(self) -> Mapping[str, Handler]:
-        return {"GetEffectivePolicies": self.get_effective_policies}
+        return {
+            "GetEffectivePolicies": self.get_effective_policies,
+            "PlanArming": self.plan_arming,
+            "Arm": self.arm,
+        }
 
-    def get_effective_policies(
-        self, request: policies_pb2.GetEffectivePoliciesRequest, call: Call
-    ) -> policies_pb2.GetEffectivePoliciesResponse:
-        """Each value that holds at a path: who set it where and when, and what it overrides."""
+    def plan_arming(
+        self, request: policies_pb2.PlanArmingRequest, call: Call
+    ) -> policies_pb2.PlanArmingResponse:
+        """The exact calls that arming would make."""
         path = Path.parse(request.path)
+        cluster = self._cluster(path)
+        call.check()
+        planned = _armory(cluster).plan(path, request.aspect)
+        return policies_pb2.PlanArmingResponse(
+            plan_hash=planned.plan,
+            calls=[
+                policies_pb2.KafkaCall(
+                    operation=one.operation,
+                    resource=one.resource,
+                    key=one.key,
+                    before=one.before,
+                    after=one.after,
+                )
+                for one in planned.calls
+            ],
+        )
+
+    def arm(self, request: policies_pb2.ArmRequest, call: Call) -> policies_pb2.ArmResponse:
+        """Arms by a plan that was read, and waits for its calls to be made."""
+        path = Path.parse(request.path)
+        if not request.plan_hash:
+            raise InvalidArgument(
+                "plan_hash: empty; what PlanArming answered would be right", field="plan_hash"
+            )
+        cluster = self._cluster(path)
+        armed = _armory(cluster).arm(
+            path,
+            request.aspect,
+            request.plan_hash,
+            principal=call.principal,
+            request_id=request.request_id,
+            timeout_seconds=call.seconds_left(),
+        )
+        snapshot = cluster.replica.snapshot
+        token = Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision)
+        return policies_pb2.ArmResponse(
+            calls_made=armed.calls_made,
+            token=str(token),
+            under_way=armed.left,
+            message=armed.message,
+        )
+
+    def _cluster(self, path: Path) -> Cluster:
         cluster = self._hosting.pick(path)
         cluster.check_mounted()
         if not cluster.mount.is_prefix_of(path):
@@ -68,8 +129,18 @@ class PolicyService(Service):
                 path=path,
                 mount=cluster.mount,
             )
+        return cluster
+
+    def get_effective_policies(
+        self, request: policies_pb2.GetEffectivePoliciesRequest, call: Call
+    ) -> policies_pb2.GetEffectivePoliciesResponse:
+        """Each value that holds at a path: who set it where and when, and what it overrides."""
+        path = Path.parse(request.path)
+        cluster = self._cluster(path)
         snapshot = self._hosting.read(cluster, request.token, call)
+        _refuse_unloaded(cluster, snapshot)
         prefer = Kind.DIRECTORY if request.directory else None
+        prefer = self._hosting.sight(cluster, snapshot, call).find(path, prefer)
         node, entry = _found(cluster, snapshot, path, prefer)
         token = Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision)
         response = policies_pb2.GetEffectivePoliciesResponse(token=str(token))
@@ -86,8 +157,9 @@ class PolicyService(Service):
             levels = [level for level in levels if level.path != str(path)]
         levels.append(Level(str(path), own))
         observed = _observed(entry) if isinstance(entry, Topic) else {}
+        noted = attention(snapshot, entry.entry_id) if isinstance(entry, Topic) else {}
         for one in explain(levels):
-            response.values.append(_value(one, observed))
+            response.values.append(_value(one, observed, noted))
         response.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
         return response
 
@@ -153,7 +225,26 @@ def _observed(topic: Topic) -> Mapping[str, str]:
     return found
 
 
-def _value(one: Explained, observed: Mapping[str, str]) -> policies_pb2.EffectiveValue:
+def _armory(cluster: Cluster) -> Armory:
+    if cluster.reconciler is None:
+        raise AboveCeiling(
+            f"cluster {cluster.config.cluster} has no Kafka behind it: arm where there is one, at "
+            f"or below the mount of its cluster",
+            cluster=cluster.config.cluster,
+        )
+    return cluster.reconciler.armory
+
+
+def _refuse_unloaded(cluster: Cluster, snapshot: Snapshot) -> None:
+    """Not loaded is never empty (RELIABILITY P1 to P3)."""
+    words = missing_word(snapshot, has_parent=bool(cluster.config.parent))
+    if words:
+        raise NotReady(words)
+
+
+def _value(
+    one: Explained, observed: Mapping[str, str], noted: Mapping[str, str]
+) -> policies_pb2.EffectiveValue:
     value = policies_pb2.EffectiveValue(
         field=one.field,
         value=_text(one.origin.value),
@@ -168,8 +259,10 @@ def _value(one: Explained, observed: Mapping[str, str]) -> policies_pb2.Effectiv
         value.set_time.FromMilliseconds(one.origin.stamp.at_ms)
     if observed and one.field.startswith(("topic_config[", "partitions", "replication_factor")):
         found = observed.get(one.field, "")
-        same = same_value(one.field.removeprefix("topic_config[")[:-1], value.value, found)
+        key = one.field.removeprefix("topic_config[").removesuffix("]")
+        same = same_value(key, value.value, found)
         value.kafka_value = value.value if same else found
+        value.kafka_state = noted.get(key, "")
     return value
 
 

@@ -27,7 +27,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "quarantined", "uptime_seconds", "members", "finalised_level", "progress", "store_status", "quarantined_count")
+    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "quarantined", "uptime_seconds", "members", "finalised_level", "progress", "store_status", "quarantined_count", "principal")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     REPLICA_STATE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class GetStatusResponse(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     STORE_STATUS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     replica_state: ReplicaState
     topic_count: int
@@ -60,7 +61,8 @@ class GetStatusResponse(_message.Message):
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
     store_status: StoreStatus
     quarantined_count: int
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., quarantined: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., finalised_level: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., store_status: _Optional[_Union[StoreStatus, _Mapping]] = ..., quarantined_count: _Optional[int] = ...) -> None: ...
+    principal: str
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., quarantined: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., finalised_level: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., store_status: _Optional[_Union[StoreStatus, _Mapping]] = ..., quarantined_count: _Optional[int] = ..., principal: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("server", "endpoints", "feature_level", "version", "host", "pid", "started_at_ms", "roles")
@@ -131,7 +133,7 @@ class StoreStatus(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., age_seconds: _Optional[float] = ..., message: _Optional[str] = ..., watch_restarts: _Optional[int] = ..., reloads: _Optional[int] = ..., sealed: _Optional[str] = ..., last_commit_seconds: _Optional[float] = ...) -> None: ...
 
 class ParentStatus(_message.Message):
-    __slots__ = ("configured", "linked", "message", "cluster_id", "last_heard_seconds", "unmounted", "standby")
+    __slots__ = ("configured", "linked", "message", "cluster_id", "last_heard_seconds", "unmounted", "standby", "detached")
     CONFIGURED_FIELD_NUMBER: _ClassVar[int]
     LINKED_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +141,7 @@ class ParentStatus(_message.Message):
     LAST_HEARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UNMOUNTED_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_FIELD_NUMBER: _ClassVar[int]
     configured: bool
     linked: bool
     message: str
@@ -146,10 +149,11 @@ class ParentStatus(_message.Message):
     last_heard_seconds: float
     unmounted: bool
     standby: bool
-    def __init__(self, configured: _Optional[bool] = ..., linked: _Optional[bool] = ..., message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., last_heard_seconds: _Optional[float] = ..., unmounted: _Optional[bool] = ..., standby: _Optional[bool] = ...) -> None: ...
+    detached: str
+    def __init__(self, configured: _Optional[bool] = ..., linked: _Optional[bool] = ..., message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., last_heard_seconds: _Optional[float] = ..., unmounted: _Optional[bool] = ..., standby: _Optional[bool] = ..., detached: _Optional[str] = ...) -> None: ...
 
 class KafkaStatus(_message.Message):
-    __slots__ = ("pinned_cluster_id", "seen_cluster_id", "reachable", "message", "last_sweep_seconds", "ceiling", "stopped", "pending_count", "missing_count", "drift_count", "leader")
+    __slots__ = ("pinned_cluster_id", "seen_cluster_id", "reachable", "message", "last_sweep_seconds", "ceiling", "stopped", "pending_count", "missing_count", "drift_count", "leader", "waiting_count", "contested_count")
     PINNED_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SEEN_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     REACHABLE_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +165,8 @@ class KafkaStatus(_message.Message):
     MISSING_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRIFT_COUNT_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
+    WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONTESTED_COUNT_FIELD_NUMBER: _ClassVar[int]
     pinned_cluster_id: str
     seen_cluster_id: str
     reachable: bool
@@ -172,7 +178,9 @@ class KafkaStatus(_message.Message):
     missing_count: int
     drift_count: int
     leader: bool
-    def __init__(self, pinned_cluster_id: _Optional[str] = ..., seen_cluster_id: _Optional[str] = ..., reachable: _Optional[bool] = ..., message: _Optional[str] = ..., last_sweep_seconds: _Optional[float] = ..., ceiling: _Optional[_Iterable[str]] = ..., stopped: _Optional[str] = ..., pending_count: _Optional[int] = ..., missing_count: _Optional[int] = ..., drift_count: _Optional[int] = ..., leader: _Optional[bool] = ...) -> None: ...
+    waiting_count: int
+    contested_count: int
+    def __init__(self, pinned_cluster_id: _Optional[str] = ..., seen_cluster_id: _Optional[str] = ..., reachable: _Optional[bool] = ..., message: _Optional[str] = ..., last_sweep_seconds: _Optional[float] = ..., ceiling: _Optional[_Iterable[str]] = ..., stopped: _Optional[str] = ..., pending_count: _Optional[int] = ..., missing_count: _Optional[int] = ..., drift_count: _Optional[int] = ..., leader: _Optional[bool] = ..., waiting_count: _Optional[int] = ..., contested_count: _Optional[int] = ...) -> None: ...
 
 class MappingRule(_message.Message):
     __slots__ = ("match", "split_on", "into", "strip_prefix", "ignore")
@@ -399,3 +407,31 @@ class BackupTrailer(_message.Message):
     rows: int
     sha256: bytes
     def __init__(self, rows: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+
+class DetachParentRequest(_message.Message):
+    __slots__ = ("cluster", "keep_inherited")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    KEEP_INHERITED_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    keep_inherited: bool
+    def __init__(self, cluster: _Optional[str] = ..., keep_inherited: _Optional[bool] = ...) -> None: ...
+
+class DetachParentResponse(_message.Message):
+    __slots__ = ("token", "kept")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    kept: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, token: _Optional[str] = ..., kept: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AttachParentRequest(_message.Message):
+    __slots__ = ("cluster",)
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    def __init__(self, cluster: _Optional[str] = ...) -> None: ...
+
+class AttachParentResponse(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    def __init__(self, token: _Optional[str] = ...) -> None: ...

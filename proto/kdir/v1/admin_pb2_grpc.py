@@ -60,6 +60,16 @@ class AdminServiceStub:
                 request_serializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesRequest.SerializeToString,
                 response_deserializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesResponse.FromString,
                 _registered_method=True)
+        self.DetachParent = channel.unary_unary(
+                '/kdir.v1.AdminService/DetachParent',
+                request_serializer=kdir_dot_v1_dot_admin__pb2.DetachParentRequest.SerializeToString,
+                response_deserializer=kdir_dot_v1_dot_admin__pb2.DetachParentResponse.FromString,
+                _registered_method=True)
+        self.AttachParent = channel.unary_unary(
+                '/kdir.v1.AdminService/AttachParent',
+                request_serializer=kdir_dot_v1_dot_admin__pb2.AttachParentRequest.SerializeToString,
+                response_deserializer=kdir_dot_v1_dot_admin__pb2.AttachParentResponse.FromString,
+                _registered_method=True)
         self.Verify = channel.unary_stream(
                 '/kdir.v1.AdminService/Verify',
                 request_serializer=kdir_dot_v1_dot_admin__pb2.VerifyRequest.SerializeToString,
@@ -111,6 +121,20 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DetachParent(self, request, context):
+        """Keeps what is inherited from the parent as the cluster's own, and tries the link no more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AttachParent(self, request, context):
+        """Links with the parent again after DetachParent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Verify(self, request, context):
         """Compares store, replica and Kafka, and names each difference; the last message is the summary.
         """
@@ -152,6 +176,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.FinalizeFeatures,
                     request_deserializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesRequest.FromString,
                     response_serializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesResponse.SerializeToString,
+            ),
+            'DetachParent': grpc.unary_unary_rpc_method_handler(
+                    servicer.DetachParent,
+                    request_deserializer=kdir_dot_v1_dot_admin__pb2.DetachParentRequest.FromString,
+                    response_serializer=kdir_dot_v1_dot_admin__pb2.DetachParentResponse.SerializeToString,
+            ),
+            'AttachParent': grpc.unary_unary_rpc_method_handler(
+                    servicer.AttachParent,
+                    request_deserializer=kdir_dot_v1_dot_admin__pb2.AttachParentRequest.FromString,
+                    response_serializer=kdir_dot_v1_dot_admin__pb2.AttachParentResponse.SerializeToString,
             ),
             'Verify': grpc.unary_stream_rpc_method_handler(
                     servicer.Verify,
@@ -300,6 +334,60 @@ class AdminService:
             '/kdir.v1.AdminService/FinalizeFeatures',
             kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesRequest.SerializeToString,
             kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DetachParent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kdir.v1.AdminService/DetachParent',
+            kdir_dot_v1_dot_admin__pb2.DetachParentRequest.SerializeToString,
+            kdir_dot_v1_dot_admin__pb2.DetachParentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttachParent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kdir.v1.AdminService/AttachParent',
+            kdir_dot_v1_dot_admin__pb2.AttachParentRequest.SerializeToString,
+            kdir_dot_v1_dot_admin__pb2.AttachParentResponse.FromString,
             options,
             channel_credentials,
             insecure,

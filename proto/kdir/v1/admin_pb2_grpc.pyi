@@ -43,6 +43,10 @@ class AdminServiceStub:
     """Lets the reconciler go on after the vanish guard or the Kafka pin stopped it."""
     FinalizeFeatures: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FinalizeFeaturesRequest, _admin_pb2.FinalizeFeaturesResponse]
     """Raises the cluster's feature level, once every live server supports it; or says what it would do."""
+    DetachParent: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DetachParentRequest, _admin_pb2.DetachParentResponse]
+    """Keeps what is inherited from the parent as the cluster's own, and tries the link no more."""
+    AttachParent: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AttachParentRequest, _admin_pb2.AttachParentResponse]
+    """Links with the parent again after DetachParent."""
     Verify: _grpc.UnaryStreamMultiCallable[_admin_pb2.VerifyRequest, _admin_pb2.VerifyResponse]
     """Compares store, replica and Kafka, and names each difference; the last message is the summary."""
     Backup: _grpc.UnaryStreamMultiCallable[_admin_pb2.BackupRequest, _admin_pb2.BackupResponse]
@@ -63,6 +67,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lets the reconciler go on after the vanish guard or the Kafka pin stopped it."""
     FinalizeFeatures: _aio.UnaryUnaryMultiCallable[_admin_pb2.FinalizeFeaturesRequest, _admin_pb2.FinalizeFeaturesResponse]  # type: ignore[assignment]
     """Raises the cluster's feature level, once every live server supports it; or says what it would do."""
+    DetachParent: _aio.UnaryUnaryMultiCallable[_admin_pb2.DetachParentRequest, _admin_pb2.DetachParentResponse]  # type: ignore[assignment]
+    """Keeps what is inherited from the parent as the cluster's own, and tries the link no more."""
+    AttachParent: _aio.UnaryUnaryMultiCallable[_admin_pb2.AttachParentRequest, _admin_pb2.AttachParentResponse]  # type: ignore[assignment]
+    """Links with the parent again after DetachParent."""
     Verify: _aio.UnaryStreamMultiCallable[_admin_pb2.VerifyRequest, _admin_pb2.VerifyResponse]  # type: ignore[assignment]
     """Compares store, replica and Kafka, and names each difference; the last message is the summary."""
     Backup: _aio.UnaryStreamMultiCallable[_admin_pb2.BackupRequest, _admin_pb2.BackupResponse]  # type: ignore[assignment]
@@ -110,6 +118,22 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.FinalizeFeaturesResponse, _abc.Awaitable[_admin_pb2.FinalizeFeaturesResponse]]:
         """Raises the cluster's feature level, once every live server supports it; or says what it would do."""
+
+    @_abc_1.abstractmethod
+    def DetachParent(
+        self,
+        request: _admin_pb2.DetachParentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DetachParentResponse, _abc.Awaitable[_admin_pb2.DetachParentResponse]]:
+        """Keeps what is inherited from the parent as the cluster's own, and tries the link no more."""
+
+    @_abc_1.abstractmethod
+    def AttachParent(
+        self,
+        request: _admin_pb2.AttachParentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AttachParentResponse, _abc.Awaitable[_admin_pb2.AttachParentResponse]]:
+        """Links with the parent again after DetachParent."""
 
     @_abc_1.abstractmethod
     def Verify(

@@ -103,7 +103,7 @@ class ConfigValue(_message.Message):
     def __init__(self, value: _Optional[str] = ..., cleared: _Optional[bool] = ...) -> None: ...
 
 class EffectiveValue(_message.Message):
-    __slots__ = ("field", "value", "set_at", "set_by", "set_time", "overrides", "kafka_value")
+    __slots__ = ("field", "value", "set_at", "set_by", "set_time", "overrides", "kafka_value", "kafka_state")
     FIELD_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     SET_AT_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class EffectiveValue(_message.Message):
     SET_TIME_FIELD_NUMBER: _ClassVar[int]
     OVERRIDES_FIELD_NUMBER: _ClassVar[int]
     KAFKA_VALUE_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_STATE_FIELD_NUMBER: _ClassVar[int]
     field: str
     value: str
     set_at: str
@@ -118,7 +119,8 @@ class EffectiveValue(_message.Message):
     set_time: _timestamp_pb2.Timestamp
     overrides: _containers.RepeatedCompositeFieldContainer[OverriddenValue]
     kafka_value: str
-    def __init__(self, field: _Optional[str] = ..., value: _Optional[str] = ..., set_at: _Optional[str] = ..., set_by: _Optional[str] = ..., set_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., overrides: _Optional[_Iterable[_Union[OverriddenValue, _Mapping]]] = ..., kafka_value: _Optional[str] = ...) -> None: ...
+    kafka_state: str
+    def __init__(self, field: _Optional[str] = ..., value: _Optional[str] = ..., set_at: _Optional[str] = ..., set_by: _Optional[str] = ..., set_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., overrides: _Optional[_Iterable[_Union[OverriddenValue, _Mapping]]] = ..., kafka_value: _Optional[str] = ..., kafka_state: _Optional[str] = ...) -> None: ...
 
 class OverriddenValue(_message.Message):
     __slots__ = ("value", "set_at")
@@ -209,9 +211,13 @@ class ArmRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., plan_hash: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class ArmResponse(_message.Message):
-    __slots__ = ("calls_made", "token")
+    __slots__ = ("calls_made", "token", "under_way", "message")
     CALLS_MADE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     calls_made: int
     token: str
-    def __init__(self, calls_made: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+    under_way: bool
+    message: str
+    def __init__(self, calls_made: _Optional[int] = ..., token: _Optional[str] = ..., under_way: _Optional[bool] = ..., message: _Optional[str] = ...) -> None: ...

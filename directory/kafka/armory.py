@@ -1,0 +1,319 @@
+"""What operators ask about arming: the plan of it, and to arm by a plan that was read.
+
+Any server may do it, elected or not: what is committed says what is to be done, and the elected
+reconciler does it (``pushing.py``), also when this server dies. Refuses to change Kafka itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from directory.federation import facts
+from directory.kafka import arming
+from directory.kafka.arming import Found, KafkaCall, Rules, Subject
+from directory.kafka.commits import WritesCommands
+from directory.kafka.contract import KafkaAdmin, Refused, Seen
+from directory.kafka.facts import KafkaFacts
+from directory.kafka.inheritance import basis_of, missing_word
+from directory.kafka.pushed import BASIS, Mark, mark_of, pushed_of
+from directory.kafka.settings import CONFIGS, CREATE, DELETE, KafkaSettings
+from directory.namespace.command import UpdateEntry
+from directory.namespace.entry import Directory, Kind, Topic
+from directory.namespace.fields import ASPECTS
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import KeyIs, Put, Write
+from resolver.errors import (
+    AboveCeiling,
+    Absent,
+    EtagMismatch,
+    InvalidArgument,
+    KafkaRefused,
+    KafkaReplaced,
+    NotReady,
+    Unimplemented,
+    VanishGuard,
+)
+from resolver.path import Path
+
+__all__ = ["Armed", "Armory", "Planned"]
+
+_log = logging.getLogger(__name__)
+
+_PLANS: Final = 16
+"""So many plans are remembered, to say what changed since one of them."""
+_BATCH: Final = 1_000
+_ANSWER_SECONDS: Final = 1.0
+"""So much of a request's time is kept for its answer."""
+_LOOK_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What arming would do."""
+
+    plan: str
+    """Its name."""
+    calls: tuple[KafkaCall, ...]
+    entry: Directory | Topic
+    place: tuple[int, str] | None
+    """Of a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Armed:
+    """What arming did."""
+
+    calls_made: int
+    left: bool = False
+    """The elected server goes on with it."""
+    message: str = ""
+    """What did not go as planned."""
+
+
+class Armory:
+    """For any thread. The arguments are those of ``Reconciler``."""
+
+    def __init__(
+        self,
+        cluster_name: str,
+        latest: Callable[[], Snapshot],
+        writer: WritesCommands,
+        mount: Callable[[], Path],
+        settings: KafkaSettings,
+        admin: Callable[[], KafkaAdmin],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._cluster = cluster_name
+        self._latest = latest
+        self._writer = writer
+        self._mount = mount
+        self._settings = settings
+        self._open_admin = admin
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[str, tuple[KafkaCall, ...]] = OrderedDict()
+
+    def plan(self, path: Path, aspect: str) -> Planned:
+        """The exact calls that arming an aspect at a path would make now; asks Kafka, changes
+        nothing.
+
+        Raises:
+            InvalidArgument: no such aspect.
+            Absent: no directory and no topic there.
+            AboveCeiling: the server's config does not allow it.
+            NotReady: what is inherited is not known.
+            KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
+        """
+        planned = self._plan(self._latest(), path, aspect)
+        with self._lock:
+            self._plans[planned.plan] = planned.calls
+            while len(self._plans) > _PLANS:
+                self._plans.popitem(last=False)
+        return planned
+
+    def arm(
+        self,
+        path: Path,
+        aspect: str,
+        plan: str,
+        *,
+        principal: str = "",
+        request_id: str = "",
+        timeout_seconds: float = 10.0,
+    ) -> Armed:
+        """Arm by a plan that was read; waits until its calls are made, as long as there is time.
+
+        Raises:
+            EtagMismatch: the plan would be another one by now; says what changed.
+            all that ``plan`` raises
+            StoreUnavailable
+        """
+        deadline = self._clock() + timeout_seconds
+        snapshot = self._latest()
+        entry, _ = self._found(snapshot, path)
+        known = mark_of(snapshot, aspect, entry.entry_id)
+        if known is not None and plan and known.plan == plan and _says(entry, aspect):
+            return self._wait_for(known, deadline)  # the same request, asked again
+        now = self._plan(snapshot, path, aspect)
+        if now.plan != plan:
+            raise EtagMismatch(self._other(path, aspect, plan, now), path=path, etag=now.plan)
+        mark = Mark(
+            aspect=aspect,
+            entry_id=entry.entry_id,
+            place=now.place,
+            plan=plan,
+            calls=len(now.calls),
+            pending=aspect == CONFIGS,
+            basis=basis_of(snapshot, self._mount()),
+        )
+        writes: list[Write] = [mark.to_put()]
+        if aspect == CONFIGS and snapshot.fact(BASIS) is None:
+            writes.append(Put(BASIS, mark.basis.encode()))
+        self._commit(snapshot, path, now, mark, writes, principal, request_id, deadline)
+        _log.info(
+            "%s: %s armed %s at %s by plan %s, %d calls",
+            self._cluster, principal or "somebody", aspect, path, plan, mark.calls,
+        )  # fmt: skip
+        return self._wait_for(mark, deadline)
+
+    def _commit(
+        self,
+        snapshot: Snapshot,
+        path: Path,
+        now: Planned,
+        mark: Mark,
+        writes: Sequence[Write],
+        principal: str,
+        request_id: str,
+        deadline: float,
+    ) -> None:
+        field = f"policies.manage.{mark.aspect}"
+        kind = Kind.DIRECTORY if now.place is None else Kind.TOPIC
+        self._writer.execute(
+            UpdateEntry(path=path, kind=kind, changes=MappingProxyType({field: True})),
+            principal=principal,
+            request_id=request_id,
+            timeout_seconds=max(0.1, deadline - self._clock()),
+            extra_guards=(KeyIs(mark.key, snapshot.fact(mark.key)),),
+            extra_writes=writes,
+        )
+
+    def _other(self, path: Path, aspect: str, plan: str, now: Planned) -> str:
+        """What is said of a plan that is not the one of now."""
+        with self._lock:
+            before = self._plans.get(plan)
+        if before is None:
+            changed = f"it would make {len(now.calls)} calls now"
+        else:
+            changed = arming.what_changed(before, now.calls) or "its path or aspect was another"
+        return (
+            f"plan {plan} is not what would be done now: {changed}; nothing was changed; read it "
+            f"anew: kdir arm {path} --aspect {aspect}"
+        )
+
+    def _wait_for(self, mark: Mark, deadline: float) -> Armed:
+        until = deadline - _ANSWER_SECONDS
+        while True:
+            found = mark_of(self._latest(), mark.aspect, mark.entry_id)
+            if found is None or found.plan != mark.plan:
+                return Armed(0, message="armed anew by another plan meanwhile")
+            if not found.pending:
+                return Armed(found.made, message=found.message)
+            if self._clock() >= until:
+                return Armed(0, left=True)
+            self._sleep(_LOOK_SECONDS)
+
+    # -- the plan ------------------------------------------------------------------------------
+
+    def _plan(self, snapshot: Snapshot, path: Path, aspect: str) -> Planned:
+        self._check(snapshot, aspect)
+        entry, place = self._found(snapshot, path)
+        # Kafka is asked for topics to be made or deleted when somebody asks for it, by path:
+        # nothing waits there that arming could set off.
+        calls = self._calls(snapshot, entry, place) if aspect == CONFIGS else ()
+        return Planned(arming.plan_hash(path, aspect, calls), calls, entry, place)
+
+    def _check(self, snapshot: Snapshot, aspect: str) -> None:
+        if aspect not in ASPECTS:
+            raise InvalidArgument(
+                f"aspect: found {aspect!r}; one of {', '.join(ASPECTS)} would be right",
+                field="aspect",
+            )
+        if aspect not in {CONFIGS, CREATE, DELETE}:
+            raise Unimplemented(f"this version does not manage {aspect} in Kafka")
+        if aspect not in self._settings.ceiling:
+            raise AboveCeiling(
+                f"the config of cluster {self._cluster} does not allow kdir to change {aspect} in "
+                f'Kafka; [kafka] ceiling = ["{aspect}"] would',
+                ceiling=" ".join(sorted(self._settings.ceiling)) or "observe",
+            )
+        if words := missing_word(snapshot, has_parent=self._settings.has_parent):
+            raise NotReady(words)
+        held = KafkaFacts.of(snapshot)
+        if held.stop is not None:
+            raise (KafkaReplaced if held.stop.kafka_id else VanishGuard)(held.stop.text)
+        if not held.pinned:
+            raise NotReady("Kafka was not looked at yet")
+
+    def _found(
+        self, snapshot: Snapshot, path: Path
+    ) -> tuple[Directory | Topic, tuple[int, str] | None]:
+        """The directory at a path, or the topic, and of a topic its place."""
+        relative = path.below(self._mount())
+        directory_id = snapshot.find_directory(relative)
+        node = None if directory_id is None else snapshot.node(directory_id)
+        if node is not None:
+            return node.directory, None
+        parent_id = snapshot.find_directory(relative[:-1]) if relative else None
+        if parent_id is not None:
+            topic = snapshot.topic(parent_id, relative[-1])
+            if topic is not None:
+                return topic, (parent_id, relative[-1])
+        raise Absent(f"{path} is no directory and no topic of this cluster", path=path)
+
+    def _calls(
+        self, snapshot: Snapshot, entry: Directory | Topic, place: tuple[int, str] | None
+    ) -> tuple[KafkaCall, ...]:
+        mount, above = self._mount(), facts.inherited_policies(snapshot)
+        assume = entry.entry_id
+        subjects: list[Subject]
+        if place is None:
+            subjects = list(arming.subjects(snapshot, mount, above, assume, assume))
+        else:
+            one = arming.subject_at(snapshot, mount, above, place, assume)
+            subjects = [] if one is None else [one]
+        subjects.sort(key=lambda one: one.path)
+        found = self._look(snapshot, subjects)
+        rules = Rules(mend=True, released=True)
+        calls: list[KafkaCall] = []
+        for subject in subjects:
+            have = found.get(subject.topic.physical_name)
+            if have is None:
+                continue
+            try:
+                pushed = pushed_of(snapshot, subject.topic.entry_id)
+            except ValueError:
+                continue
+            calls += arming.judge(subject, have, pushed, rules).calls
+        return tuple(calls)
+
+    def _look(self, snapshot: Snapshot, subjects: Sequence[Subject]) -> Mapping[str, Found]:
+        """Those topics as Kafka has them now, where it has the very ones."""
+        pinned = KafkaFacts.of(snapshot).pinned
+        found: dict[str, Found] = {}
+        with closing(self._open_admin()) as admin:
+            seen_id = admin.cluster_id()
+            if seen_id != pinned:
+                raise KafkaReplaced(
+                    f"another Kafka cluster answers: {seen_id}; this directory belongs to {pinned}",
+                    pinned=pinned,
+                    seen=seen_id,
+                )
+            for start in range(0, len(subjects), _BATCH):
+                batch = subjects[start : start + _BATCH]
+                names = [one.topic.physical_name for one in batch]
+                shown, configs = admin.describe(names), admin.configs(names)
+                for one in batch:
+                    name = one.topic.physical_name
+                    seen, have = shown.get(name), configs.get(name)
+                    if isinstance(have, Refused):
+                        raise KafkaRefused(f"configs of topic {name}: {have.words}")
+                    same = isinstance(seen, Seen) and seen.topic_id == one.topic.topic_id
+                    if isinstance(seen, Seen) and same and seen.topic_id and have is not None:
+                        found[name] = Found(have, seen.partitions)
+        return found
+
+
+def _says(entry: Directory | Topic, aspect: str) -> bool:
+    return entry.policies.manage.get(aspect, False)

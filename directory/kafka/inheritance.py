@@ -1,0 +1,40 @@
+"""What is inherited, as far as acting on Kafka goes: whether it is known at all, and on whose word.
+
+Refuses to take "not loaded" for "nothing" (RELIABILITY P1 to P3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from directory.federation import facts
+from directory.namespace.keys import PARENT
+from directory.namespace.snapshot import Snapshot
+from resolver.path import Path
+
+__all__ = ["basis_of", "missing_word"]
+
+
+def missing_word(snapshot: Snapshot, *, has_parent: bool) -> str:
+    """Why nothing may be done that depends on what is inherited, as a sentence; empty = it may.
+
+    ``has_parent``: the config names one.
+    """
+    unmounted = snapshot.fact(facts.UNMOUNTED_KEY)
+    if unmounted is not None:
+        return f"the cluster is unmounted: {unmounted.decode(errors='replace')}"
+    known = snapshot.fact(PARENT) is not None
+    if (has_parent or known) and not facts.is_told(snapshot):
+        return "what the directories above the mount set is not known yet: no parent has told"
+    return ""
+
+
+def basis_of(snapshot: Snapshot, mount: Path) -> str:
+    """On whose word the effective policies stand: this store's life, the mount, and the lives of
+    the ancestors' stores. It changes with a restore, a mount and a move of one, a detach and an
+    attach; not with what anybody sets.
+    """
+    ancestors = [(one.cluster_id, one.incarnation) for one in facts.ancestors(snapshot, now_ms=0)]
+    word = json.dumps([snapshot.incarnation, str(mount), ancestors])
+    return hashlib.sha256(word.encode()).hexdigest()[:16]
