@@ -17,6 +17,7 @@ import pytest
 from deploy.local.ports import free_port
 from deploy.local.process import LocalProcess
 from directory.config import parse_config
+from directory.store.etcd.address import EtcdAddress
 from tests.conftest import SharedBroker
 from tests.federation import Federation, Server, eventually
 
@@ -121,6 +122,7 @@ def test_every_block_is_tried_by_a_test_below() -> None:
         ("Find a topic", "sh"),
         ("Find a topic", "python"),
         ("Configure a server", "toml"),
+        ("Several servers, one store", "toml"),
     ]
     assert [(one.section, one.language) for one in blocks()] == tried
 
@@ -215,3 +217,10 @@ def test_the_exit_codes_are_those_of_the_errors() -> None:
         "denied",
         "conflict",
     ]
+
+
+def test_the_shared_stores_address_is_one() -> None:
+    document = tomllib.loads(block("Several servers, one store", "toml"))
+    address = EtcdAddress.parse(parse_config({"mount": "/la/tracking"} | document).store)
+    assert len(address.endpoints) == 3
+    assert address.prefix.strip("/") == "kdir/la-tracking"
