@@ -270,6 +270,10 @@ class Members:
         announcement = self._announcement
         if announcement is None or not announcement.lasts():
             self._announcement = self._announce(value)
+            if announcement is not None:
+                # Its row is the new one's by now; its lease or lock would last for ever otherwise,
+                # such as when the store began a new life.
+                announcement.withdraw()
         elif value != self._told:
             announcement.update(value)
         self._told = value

@@ -53,6 +53,20 @@ def level_in(store: Store) -> bytes | None:
     return next((row.value for row in store.read(LEVEL)), None)
 
 
+def test_who_registers_anew_in_a_new_life_keeps_nothing_of_the_one_before(
+    start: Start, tmp_path: Path
+) -> None:
+    one = start("one").join()
+    (before,) = tmp_path.glob("store.db-alive-*")
+    one.store.seal("being migrated")
+    one.store.unseal()
+    one.join()
+    (after,) = tmp_path.glob("store.db-alive-*")
+    assert before != after
+    assert one.names() == ["one"]
+    assert one.store.sweep() == 0
+
+
 # -- knowing each other -----------------------------------------------------------------------
 
 
