@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import random
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,17 +28,25 @@ from directory.store.base import Put, Transaction
 __all__ = [
     "CLUSTER",
     "MOUNT",
+    "SHOWN",
+    "TOPICS",
     "cpu_seconds",
     "fill_store",
     "filled",
     "free_core",
+    "in_use",
+    "on_core",
     "path_of",
     "pinned_directory",
     "pinned_echo",
+    "rows_of",
 ]
 
 MOUNT: Final = "/la/tracking"
 CLUSTER: Final = "la-tracking"
+TOPICS: Final = int(os.environ.get("KDIR_BENCH_TOPICS", "1000000"))
+"""Of the large store; fewer for a quick look (``python -m bench --topics 20000 …``)."""
+SHOWN: Final = "1M" if TOPICS == 1_000_000 else f"{TOPICS:,}"
 _FIRST_DIRECTORY: Final = 1_000
 _BATCH: Final = 9_000
 _LOOK_SECONDS: Final = 0.5
@@ -63,27 +73,37 @@ def _folder() -> str:
     return folder.name
 
 
+def in_use() -> list[int]:
+    """The numbers of the topics that are asked for again and again."""
+    return random.Random(9).sample(range(TOPICS), min(50_000, TOPICS))
+
+
 def fill_store(address: str, topics: int, directories: int) -> None:
     """Make a store with so many adopted topics, evenly in so many directories."""
     store = open_store(address, CLUSTER)
-    codec = ProtoCodec()
-    writes: list[Put] = []
-    per_directory = topics // directories
     try:
-        for directory in range(directories):
-            entry_id = _FIRST_DIRECTORY + directory
-            name = f"dir{directory:05}"
-            record = codec.encode(Directory(entry_id=entry_id, changed_at_ms=1_700_000_000_000))
-            writes.append(Put(entry_key(ROOT_ID, Kind.DIRECTORY, name), record))
-            for number in range(per_directory):
-                topic = f"topic-{number:06}"
-                writes.extend(_topic(codec, entry_id, name, topic, 10**9 + len(writes)))
-                if len(writes) >= _BATCH:
-                    store.commit(Transaction((), tuple(writes)), 60)
-                    writes.clear()
-        store.commit(Transaction((), tuple(writes)), 60)
+        for writes in _chunks(rows_of(topics, directories), _BATCH):
+            store.commit(Transaction((), tuple(writes)), 60)
     finally:
         store.close()
+
+
+def _chunks(writes: Iterator[Put], size: int) -> Iterator[list[Put]]:
+    while chunk := list(islice(writes, size)):
+        yield chunk
+
+
+def rows_of(topics: int, directories: int) -> Iterator[Put]:
+    """What ``fill_store`` writes."""
+    codec = ProtoCodec()
+    per_directory = topics // directories
+    for directory in range(directories):
+        entry_id = _FIRST_DIRECTORY + directory
+        name = f"dir{directory:05}"
+        record = codec.encode(Directory(entry_id=entry_id, changed_at_ms=1_700_000_000_000))
+        yield Put(entry_key(ROOT_ID, Kind.DIRECTORY, name), record)
+        for number in range(per_directory):
+            yield from _topic(codec, entry_id, name, f"topic-{number:06}", 10**9 + number)
 
 
 def _topic(
@@ -167,3 +187,14 @@ def cpu_seconds(pid: int) -> float:
 def free_core(core: int = 1) -> None:
     """Keep this process off the server's core."""
     os.sched_setaffinity(0, {core % (os.cpu_count() or 1)})
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """What is started in here runs on one core, and stays there."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

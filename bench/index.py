@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from kdir.v1 import entry_pb2, scan_pb2
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from bench.ground import CLUSTER, MOUNT, filled, free_core, path_of, pinned_directory
+from bench.ground import CLUSTER, MOUNT, TOPICS, filled, free_core, path_of, pinned_directory
 from bench.rows import Row, at_least, at_most
 from resolver.index.job import SparkSettings, build
 from resolver.index.rows import topic_batch, with_cluster
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-TOPICS: Final = int(os.environ.get("KDIR_BENCH_TOPICS", "1000000"))
 DIRECTORIES: Final = max(1, TOPICS // 100)
 _ROUNDS: Final = 3
 _SEARCH: Final = """

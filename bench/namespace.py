@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bench import ground
+from bench.ground import SHOWN, TOPICS
 from bench.rows import Row, at_most
 from directory.codec import ProtoCodec
 from directory.namespace.entry import ROOT_ID, Directory, Kind, Provision, Topic
@@ -28,8 +29,6 @@ from directory.store.replica import LOADED_PREFIXES
 
 __all__ = ["run"]
 
-_TOPICS: Final = 1_000_000
-_DIRECTORIES: Final = 10_000
 _LOADS: Final = 3
 _PAGE: Final = 100
 _ROWS: Final = 10_000
@@ -39,16 +38,16 @@ _LARGE: Final = 17
 
 def run() -> list[Row]:
     """Memory, load time and first pages, a million topics each."""
-    store = ground.filled(_TOPICS, _DIRECTORIES)
+    store = ground.filled(TOPICS, TOPICS // 100)
     loads = [_apart("load", store) for _ in range(_LOADS)]
     reads = [_apart("read", store) for _ in range(_LOADS)]
     load = statistics.median(one["seconds"] for one in loads)
     read = statistics.median(one["seconds"] for one in reads)
     pages = _apart("pages", "")
-    memory = statistics.median(one["bytes"] for one in loads) / _TOPICS
-    with_way_back = statistics.median(one["bytes_located"] for one in loads) / _TOPICS
+    memory = statistics.median(one["bytes"] for one in loads) / TOPICS
+    with_way_back = statistics.median(one["bytes_located"] for one in loads) / TOPICS
     return [
-        at_most("memory of a topic among 1M", memory, "bytes", "limit", 350, 1),
+        at_most(f"memory of a topic among {SHOWN}", memory, "bytes", "limit", 350, 1),
         at_most(
             "the same, once a topic was found by its name in Kafka",
             with_way_back,
@@ -57,9 +56,9 @@ def run() -> list[Row]:
             350,
             1,
         ),
-        at_most("load of 1M topics from sqlite", load, "CPU s", "reading the rows", read, 2),
+        at_most(f"load of {SHOWN} topics from sqlite", load, "CPU s", "reading the rows", read, 2),
         at_most(
-            "first page of 1M children",
+            f"first page of {SHOWN} children",
             pages["large"] * 1e6,
             "µs",
             "of 100 children",
@@ -97,7 +96,7 @@ def _load(address: str) -> dict[str, float]:
     seconds = time.process_time() - began
     gc.collect()
     size = _resident() - before
-    if snapshot.topic_count != _TOPICS:
+    if snapshot.topic_count != TOPICS:
         raise AssertionError(f"{snapshot.topic_count} topics")
     if snapshot.locate("dir00000.topic-000000") is None:
         raise AssertionError("the way back from a physical name is missing")
@@ -111,7 +110,7 @@ def _read(address: str) -> dict[str, float]:
     began = time.process_time()
     rows = sum(len(one) for one in store.load(LOADED_PREFIXES).pages())
     seconds = time.process_time() - began
-    if rows < _TOPICS:
+    if rows < TOPICS:
         raise AssertionError(f"{rows} rows")
     return {"seconds": seconds}
 
@@ -141,7 +140,7 @@ def _rows() -> Iterator[Sequence[tuple[bytes, bytes]]]:
         (entry_key(ROOT_ID, Kind.DIRECTORY, name), codec.encode(Directory(entry_id=directory)))
         for name, directory in (("large", _LARGE), ("small", _SMALL))
     ]
-    for directory, count in ((_SMALL, _PAGE), (_LARGE, _TOPICS)):
+    for directory, count in ((_SMALL, _PAGE), (_LARGE, TOPICS)):
         for first in range(0, count, _ROWS):
             yield [
                 _row(codec, directory, number) for number in range(first, min(first + _ROWS, count))

@@ -8,10 +8,6 @@ gained, which the last row tells: two processes spend as much processor on a cal
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +15,7 @@ from typing import Final
 
 from kdir.v1 import resolve_pb2
 
-from bench import ground
+from bench import ground, h2load
 from bench.rows import Row, at_least, at_most
 from deploy.local.directory import DirectoryProcess
 
@@ -27,6 +23,7 @@ __all__ = ["run"]
 
 _ROUNDS: Final = 4
 _SECONDS: Final = 4
+_WARM_UP: Final = 1
 _CONNECTIONS: Final = 32
 """The kernel gives each to one process: with so many none is left idle."""
 _BATCH: Final = 1_000
@@ -35,8 +32,7 @@ _TOPICS: Final = 10_000
 
 def run() -> list[Row]:
     """Unary calls, and batches of 1,000 paths."""
-    if shutil.which("h2load") is None:
-        sys.stderr.write("processes: h2load is missing (Debian: nghttp2-client); left out\n")
+    if h2load.missing("processes"):
         return []
     store = ground.filled(_TOPICS, 100)
     with tempfile.TemporaryDirectory(prefix="kdir-bench-") as name, ExitStack() as cleanup:
@@ -58,17 +54,23 @@ def run() -> list[Row]:
             ("unary resolves, 2 processes", "calls/s", "Resolve", 4, 1),
             ("batches of 1,000, 2 processes", "paths/s", "BatchResolve", 1, _BATCH),
         ):
-            body = folder / method
-            body.write_bytes(_framed(_request(method)))
+            body = h2load.Body(folder / method, _request(method))
             best = {1: 0.0, 2: 0.0}
             for _ in range(_ROUNDS):
                 for count, server in servers.items():
                     before = _processor_seconds(server)
-                    rate = _load(server.address, method, body, streams)
+                    rate = h2load.per_second(
+                        f"http://{server.address}/kdir.v1.ResolveService/{method}",
+                        body,
+                        connections=_CONNECTIONS,
+                        streams=streams,
+                        seconds=_SECONDS,
+                        warm_up=_WARM_UP,
+                    )
                     best[count] = max(best[count], rate * each)
                     if method == "Resolve":
                         seconds = _processor_seconds(server) - before
-                        spent[count].append(seconds / (rate * (_SECONDS + 1)))
+                        spent[count].append(seconds / (rate * (_SECONDS + _WARM_UP)))
             rows.append(at_least(what, best[2], unit, "1 process", best[1], 1.7))
         two, one = (1e6 * min(spent[count]) for count in (2, 1))
         rows.append(at_most("processor a call, 2 processes", two, "µs", "1 process", one, 1.15))
@@ -87,22 +89,3 @@ def _request(method: str) -> bytes:
     if method == "Resolve":
         return resolve_pb2.ResolveRequest(path=paths[1]).SerializeToString()
     return resolve_pb2.BatchResolveRequest(paths=paths).SerializeToString()
-
-
-def _framed(message: bytes) -> bytes:
-    """As gRPC sends it: not compressed, its length, itself."""
-    return b"\0" + len(message).to_bytes(4, "big") + message
-
-
-def _load(address: str, method: str, body: Path, streams: int) -> float:
-    """Calls a second that ended well."""
-    command = ["h2load", "-t", "1", "-c", str(_CONNECTIONS), "-m", str(streams)]
-    command += ["-D", str(_SECONDS), "--warm-up-time", "1s", "-d", str(body)]
-    command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-    url = f"http://{address}/kdir.v1.ResolveService/{method}"
-    done = subprocess.run([*command, url], capture_output=True, text=True, check=True)
-    found = re.search(r"finished in \S+, (\S+) req/s", done.stdout)
-    failed = re.search(r"(\d+) failed, (\d+) errored", done.stdout)
-    if found is None or failed is None or int(failed[1]) + int(failed[2]):
-        raise RuntimeError(done.stdout)
-    return float(found[1])

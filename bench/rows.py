@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["OUT", "Row", "at_least", "at_most", "read", "show", "write"]
+__all__ = ["OUT", "Row", "at_least", "at_most", "read", "show", "told", "write"]
 
 OUT = Path(__file__).parent / "out"
 
@@ -40,6 +40,11 @@ def at_most(
     """A claim that the value is ``goal`` times the baseline or less."""
     ratio = value / baseline_value
     return Row(name, value, unit, baseline, baseline_value, ratio, f"<= {goal:g}", ratio <= goal)
+
+
+def told(name: str, value: float, unit: str, baseline: str, baseline_value: float) -> Row:
+    """A figure beside another, of which nothing is claimed."""
+    return Row(name, value, unit, baseline, baseline_value, value / baseline_value, "none", True)
 
 
 def show(rows: Sequence[Row]) -> str:

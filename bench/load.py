@@ -1,0 +1,144 @@
+"""Load on one method of one server: calls per second of its processor, latency at an even rate.
+
+Refuses to judge what is answered: requests and answers are bytes.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import grpc
+from kdir.v1 import resolve_pb2
+
+from bench import ground
+
+__all__ = [
+    "BATCH",
+    "BATCH_PATHS",
+    "RESOLVE",
+    "Load",
+    "batches",
+    "channel_to",
+    "method_of",
+    "resolves",
+]
+
+RESOLVE: Final = "/kdir.v1.ResolveService/Resolve"
+BATCH: Final = "/kdir.v1.ResolveService/BatchResolve"
+BATCH_PATHS: Final = 1_000
+_SECONDS: Final = 1.0
+_LATENCY_SECONDS: Final = 2.0
+_AT_ONCE: Final = 64
+
+
+class Load:
+    """Requests to one method of one server, those of one round never those of the one before."""
+
+    def __init__(self, address: str, pid: int, method: str, requests: Sequence[bytes]) -> None:
+        self.address = address
+        self.method = method
+        self.requests = requests
+        self._pid = pid
+        self._next = 0
+        self.rates: list[float] = []
+        self._per_second: list[float] = []
+
+    def round(self, at_once: int = _AT_ONCE) -> None:
+        """Adds a round's calls per second of the server's CPU, with so many at a time."""
+        stop = time.monotonic() + _SECONDS
+        counts: list[int] = []
+        begin, count = self._next, len(self.requests)
+
+        def work(call: Callable[..., object], offset: int) -> None:
+            mine = 0
+            while time.monotonic() < stop:
+                call(self.requests[(offset + mine * at_once) % count], timeout=10)
+                mine += 1
+            counts.append(mine)
+
+        with channel_to(self.address) as channel:
+            call = method_of(channel, self.method)
+            call(self.requests[begin % count], timeout=10)
+            before = ground.cpu_seconds(self._pid)
+            threads = [
+                threading.Thread(target=work, args=(call, begin + one)) for one in range(at_once)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self._per_second.append(sum(counts) / _SECONDS)
+            self.rates.append(sum(counts) / (ground.cpu_seconds(self._pid) - before))
+        self._next += sum(counts)
+
+    @property
+    def rate(self) -> float:
+        """Calls per CPU second, the median of the rounds."""
+        return statistics.median(self.rates)
+
+    @property
+    def reached(self) -> float:
+        """Calls per second of wall time, the median of the rounds: what this machine gives now."""
+        return statistics.median(self._per_second)
+
+    def p99(self, rate: float) -> float:
+        """Seconds that 99 of 100 calls take at most, at an even rate that nothing slows down."""
+        took: list[float] = []
+
+        def note(begun: float) -> Callable[[object], None]:
+            return lambda _: took.append(time.monotonic() - begun)
+
+        with channel_to(self.address) as channel:
+            call = method_of(channel, self.method)
+            call(self.requests[0], timeout=10)
+            start = time.monotonic()
+            pending = []
+            for number in range(int(rate * _LATENCY_SECONDS)):
+                left = start + number / rate - time.monotonic()
+                if left > 0:
+                    time.sleep(left)
+                begun = time.monotonic()
+                future = call.future(self.requests[number % len(self.requests)], timeout=30)
+                future.add_done_callback(note(begun))
+                pending.append(future)
+            for future in pending:
+                future.result()
+        took.sort()
+        return took[int(len(took) * 0.99) - 1]
+
+
+def channel_to(address: str) -> Any:
+    """A channel of its own, for answers of any size."""
+    return grpc.insecure_channel(address, options=(("grpc.max_receive_message_length", -1),))
+
+
+def method_of(channel: Any, method: str) -> Any:
+    """The method by its full name, from bytes to bytes."""
+    return channel.unary_unary(method)
+
+
+def resolves(topics: int, count: int) -> list[bytes]:
+    """Resolve requests for topics anywhere among so many."""
+    choose = random.Random(7)
+    return [
+        resolve_pb2.ResolveRequest(
+            path=ground.path_of(choose.randrange(topics), 100)
+        ).SerializeToString()
+        for _ in range(count)
+    ]
+
+
+def batches(count: int, topics: Sequence[int]) -> list[bytes]:
+    """BatchResolve requests for topics of these numbers."""
+    choose = random.Random(8)
+    return [
+        resolve_pb2.BatchResolveRequest(
+            paths=[ground.path_of(number, 100) for number in choose.sample(topics, BATCH_PATHS)]
+        ).SerializeToString()
+        for _ in range(count)
+    ]
