@@ -166,7 +166,9 @@ class EtcdConnection:
             def ask(request: Any, **options: Any) -> Any:
                 answers = stubs.lease.LeaseKeepAlive(iter((request,)), **options)
                 try:
-                    return next(answers)
+                    for answer in answers:
+                        return answer
+                    raise Unsent("the renewal ended without an answer")
                 finally:
                     answers.cancel()
 

@@ -145,6 +145,8 @@ class Leases:
             _log.warning("lease %x cannot be kept: %s", lease.id, reason)
         except StoreAway as reason:
             _log.info("lease %x is not renewed now: %s", lease.id, reason)
+        except Exception:  # noqa: BLE001 - nobody would renew any lease of this process any more
+            _log.exception("renewing lease %x stumbled", lease.id)
         else:
             lease.renewed(asked_at, answer.TTL)
         if lease.ended:

@@ -1,8 +1,18 @@
 """S22: what a lease is asked to last, and how long it is believed in."""
 
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
 import pytest
 
-from directory.store.etcd.leases import Lease, clamp
+from directory.store.base import StoreAway
+from directory.store.etcd.address import EtcdAddress
+from directory.store.etcd.connection import EtcdConnection
+from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.leases import Lease, Leases, clamp
+from tests.federation import eventually
 
 
 class Clock:
@@ -78,3 +88,72 @@ def test_S19_who_slept_through_his_lease_knows_it_at_once() -> None:
     clock.now += 60
     assert not lease.lasts()
     assert not lease.ended  # etcd has the last word: the next renewal asks it
+
+
+# -- renewing -----------------------------------------------------------------------------------
+
+
+class Granting(etcdrpc.LeaseServicer):  # type: ignore[misc]
+    """Grants any lease, and answers renewals as it is told."""
+
+    def __init__(self) -> None:
+        self.renewals = 0
+        self.silent = True
+
+    def LeaseGrant(self, request: Any, context: Any) -> Any:
+        return etcdrpc.LeaseGrantResponse(ID=7, TTL=request.TTL)
+
+    def LeaseKeepAlive(
+        self, requests: Iterator[Any], context: Any
+    ) -> Iterator[Any]:
+        self.renewals += 1
+        if not self.silent:
+            yield etcdrpc.LeaseKeepAliveResponse(ID=7, TTL=9)
+
+
+@pytest.fixture
+def granting() -> Iterator[tuple[Granting, EtcdConnection]]:
+    servicer = Granting()
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    etcdrpc.add_LeaseServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    connection = EtcdConnection(EtcdAddress.parse(f"etcd://127.0.0.1:{port}/la"))
+    try:
+        yield servicer, connection
+    finally:
+        connection.close()
+        server.stop(None)
+
+
+def test_a_member_that_ends_a_renewal_without_a_word_did_not_renew(
+    granting: tuple[Granting, EtcdConnection],
+) -> None:
+    servicer, connection = granting
+    with pytest.raises(StoreAway, match="without an answer"):
+        connection.keep_lease(7, 0.5)
+    servicer.silent = False
+    assert connection.keep_lease(7, 5).TTL == 9
+
+
+def test_a_renewal_that_stumbles_does_not_end_the_others(
+    granting: tuple[Granting, EtcdConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servicer, connection = granting
+    servicer.silent = False
+    tried: list[int] = []
+    keep: Callable[[int, float], Any] = connection.keep_lease
+
+    def stumble(lease: int, seconds: float) -> Any:
+        tried.append(lease)
+        if len(tried) == 1:
+            raise RuntimeError("a bug")
+        return keep(lease, seconds)
+
+    monkeypatch.setattr(connection, "keep_lease", stumble)
+    leases = Leases(connection, 3)
+    try:
+        leases.grant()
+        eventually(lambda: servicer.renewals)
+    finally:
+        leases.close()
