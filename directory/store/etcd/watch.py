@@ -80,6 +80,7 @@ class EtcdWatch:
         self._fragment = False
         self._away = False
         self._trouble = "no member answered"
+        self._said: dict[str, str] = {}  # of members that failed since the store was last heard
         self._heard_at = self._expected_at = clock()
         self._wanted = False  # whether anybody called next()
         self._opened = 0
@@ -172,6 +173,7 @@ class EtcdWatch:
         if link.lags_since is not None:
             link.lags_since = now
         self._failures = self._rounds = 0
+        self._said.clear()
         self._away = False
 
     def _is_examined(self) -> bool:
@@ -361,7 +363,10 @@ class EtcdWatch:
         """On to the next member, at once; after all of them a pause, longer each time."""
         self._drop_link()
         self._trouble = f"{endpoint}: {reason}"
-        _log.info("etcd member %s", self._trouble)
+        # While etcd is away each member says the same several times a second.
+        news = self._said.get(endpoint) != reason
+        self._said[endpoint] = reason
+        _log.log(logging.INFO if news else logging.DEBUG, "etcd member %s", self._trouble)
         self._failures += 1
         if self._failures % len(self._members.endpoints):
             self._retry_at = self._clock()

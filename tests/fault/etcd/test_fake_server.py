@@ -407,6 +407,24 @@ def test_S4_no_member_there_is_told_soon_and_costs_little(history: History) -> N
         assert time.thread_time() - before < 1.0
 
 
+def test_what_a_member_says_again_and_again_is_logged_once(
+    history: History, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "directory.store.etcd.watch")
+    with FakeEtcd(history) as fake, watching(fake) as watch:
+        until(watch, commit(fake))
+        fake.stop()
+        eventually(lambda: away(watch))
+        members = watch._members
+        assert isinstance(members, FakeMembers)
+        dials = len(members.dials)
+        eventually(lambda: away(watch) and len(members.dials) > dials + 10)
+    said = [one.getMessage() for one in caplog.records]
+    assert said
+    # It was tried more often than that; what is said may change once or twice as it goes down.
+    assert len(said) <= 5
+
+
 def test_S8_fragments_are_merged_and_a_stream_cut_between_them_is_resumed(
     etcd: FakeEtcd, history: History
 ) -> None:
