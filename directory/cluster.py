@@ -24,6 +24,7 @@ from directory.federation.facts import inherited_origins
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.history import History
+from directory.identity.dialling import Dialling
 from directory.logs import carried
 from directory.members import Members, settle_level
 from directory.metrics.store import MeasuredStore
@@ -72,6 +73,7 @@ class Cluster:
         self.config = config
         store = self.store = MeasuredStore(store)
         self.endpoints = endpoints
+        self.dialling = Dialling(config.tls)
         self.started_at = time.monotonic()
         self.server_id = f"{config.cluster}-{secrets.token_hex(3)}"
         self.cluster_id = store.identity.cluster_id
@@ -108,7 +110,14 @@ class Cluster:
         )
         self.children = Children(self.federation, self.replica, self.writer, member)
         self.parent_link = (
-            ParentLink(self.federation, store, self.replica, self.writer, member)
+            ParentLink(
+                self.federation,
+                store,
+                self.replica,
+                self.writer,
+                member,
+                dialling=self.dialling,
+            )
             if config.parent
             else None
         )

@@ -30,6 +30,7 @@ from resolver.walker import Positions, Walker
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from resolver.credentials import UserCredentials
     from resolver.disk import Disk
     from resolver.following import Following
     from resolver.listing import Listing
@@ -58,7 +59,14 @@ class Resolver:
         max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
             cannot be asked; 0 = never.
         recursive: let the servers walk on in one's name.
-        principal: whose memory this is: a file of another's is not read.
+        ca: PEM file; whose certificates of servers are believed. With it TLS is spoken, to every
+            server, and each must have a certificate for the name or address it was dialled by.
+        cert: PEM file: the certificate that says who one is; with ``key``.
+        key: PEM file: its private key, without a password.
+        token: a bearer token that says who one is. It is sent over TLS, or within this machine.
+        token_file: the same, read from a file, and again when that changes.
+        principal: whose memory this is: a file of another's is not read. By default it goes by who
+            one says one is.
         cache_file: where to remember answers across restarts; one file for one set of servers and
             one principal. Whatever is wrong with it, it is as if it were not there.
         watch: follow the changes of the clusters that answer, so that what was resolved once is
@@ -70,7 +78,7 @@ class Resolver:
         clock: seconds that never go back.
 
     Raises:
-        InvalidArgument: a server is no ``host:port``.
+        InvalidArgument: a server is no ``host:port``, or a file cannot be used.
     """
 
     def __init__(  # noqa: PLR0913 - each is a keyword with a default, documented above
@@ -81,6 +89,11 @@ class Resolver:
         max_entries: int = DEFAULT_ENTRIES,
         max_stale_seconds: float = DEFAULT_STALE_SECONDS,
         recursive: bool = False,
+        ca: str | os.PathLike[str] = "",
+        cert: str | os.PathLike[str] = "",
+        key: str | os.PathLike[str] = "",
+        token: str = "",
+        token_file: str | os.PathLike[str] = "",
         principal: str = "",
         cache_file: str | os.PathLike[str] | None = None,
         watch: bool = False,
@@ -96,7 +109,15 @@ class Resolver:
         self._clock = clock
         self._allow = allow or AllowList.beside(start)
         self._owns_transport = transport is None
-        self._transport: Transport = transport if transport is not None else GrpcTransport()
+        login = (os.fspath(ca), os.fspath(cert), os.fspath(key), token, os.fspath(token_file))
+        if transport is not None and any(login):
+            raise errors.InvalidArgument("transport: with one, ca, cert, key and token are its own")
+        credentials = _credentials(login) if any(login) else None
+        if credentials is not None:
+            principal = principal or credentials.fingerprint
+        self._transport: Transport = (
+            transport if transport is not None else GrpcTransport(credentials)
+        )
         self._health = health or Health(clock)
         positions = Positions()
         self._cache = Cache(clock, max_entries=max_entries, principal=principal)
@@ -511,3 +532,10 @@ def _kind(name: str) -> int:
         raise errors.InvalidArgument(
             f"kind {name!r}: one of {known} would be right", field="kind"
         ) from None
+
+
+def _credentials(login: tuple[str, str, str, str, str]) -> UserCredentials:
+    from resolver.contexts import Login
+    from resolver.credentials import UserCredentials
+
+    return UserCredentials(Login(*login))

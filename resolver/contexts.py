@@ -1,4 +1,5 @@
-"""Contexts: the named sets of directory servers of one user, in a TOML file; keeps no secret.
+"""Contexts: the named sets of directory servers of one user, and who the user is to them, in a TOML
+file; shows no secret.
 
 The file (``$XDG_CONFIG_HOME/kdir/config.toml``, else ``~/.config/kdir/config.toml``)::
 
@@ -7,6 +8,12 @@ The file (``$XDG_CONFIG_HOME/kdir/config.toml``, else ``~/.config/kdir/config.to
     [contexts.prod]
     servers = ["la-1:7420", "la-2:7420"]
     protected = true          # every write must say --context prod
+    ca = "prod/ca.pem"        # TLS: whose servers are believed; files are beside this one
+    cert = "prod/alice.pem"   # who the user is: by certificate,
+    key = "prod/alice.key"
+    token_file = "/run/user/1000/kdir-token"   # or by token (or token = "…" itself)
+
+The variables KDIR_CA, KDIR_CERT, KDIR_KEY, KDIR_TOKEN and KDIR_TOKEN_FILE go before.
 
 An edit changes only the lines that it is about, so that comments stay.
 """
@@ -28,7 +35,9 @@ __all__ = [
     "NO_CONTEXTS",
     "Context",
     "Contexts",
+    "Login",
     "choose_context",
+    "choose_login",
     "choose_servers",
     "config_file",
     "load_contexts",
@@ -41,7 +50,33 @@ DEFAULT_SERVER: Final = "127.0.0.1:7420"
 """Where a directory server listens unless told otherwise."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-_KEYS = ("servers", "protected")
+_FILES = ("ca", "cert", "key", "token_file")
+_KEYS = ("servers", "protected", *_FILES, "token")
+
+
+class Login(NamedTuple):
+    """Who the user is to servers, and which servers are believed; files are PEM, but for the token.
+    All empty: no TLS, and nobody in particular.
+    """
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    token: str = ""
+    token_file: str = ""
+
+    def __repr__(self) -> str:
+        return f"Login({self.shown or 'nobody in particular'})"
+
+    @property
+    def shown(self) -> str:
+        """For people, without a secret: such as ``certificate alice.pem``."""
+        parts = []
+        if self.token_file or self.token:
+            parts.append(f"token of {self.token_file}" if self.token_file else "a token")
+        if self.cert:
+            parts.append(f"certificate {self.cert}")
+        return ", ".join(parts) or ("nobody, over TLS" if self.ca else "")
 
 
 class Context(NamedTuple):
@@ -50,6 +85,7 @@ class Context(NamedTuple):
     name: str
     servers: tuple[str, ...]
     protected: bool = False
+    login: Login = Login()
 
 
 class Contexts(NamedTuple):
@@ -113,6 +149,25 @@ def choose_servers(at: str, name: str, environ: Mapping[str, str]) -> tuple[str,
         return parse_servers(named, "KDIR_AT")
     context = choose_context(at, name, environ)
     return context.servers if context else (DEFAULT_SERVER,)
+
+
+def choose_login(at: str, name: str, environ: Mapping[str, str]) -> Login:
+    """Who the user is to the servers of ``choose_servers``: as the context says that is named, or
+    that they are of; servers of none are told nothing. Variables of the environment go before.
+
+    Raises:
+        InvalidArgument: there is no such context, or the file is wrong.
+    """
+    context = choose_context("" if name else at, name, environ)
+    login = context.login if context else Login()
+    if context is None:
+        servers = set(choose_servers(at, name, environ))
+        found = (one for one in load_contexts().by_name.values() if servers & set(one.servers))
+        login = next((one.login for one in found), login)
+    said = {key: environ.get(f"KDIR_{key.upper()}", "") for key in Login._fields}
+    if said["token"] or said["token_file"]:
+        login = login._replace(token="", token_file="")
+    return login._replace(**{key: value for key, value in said.items() if value})
 
 
 def parse_servers(text: str, where: str) -> tuple[str, ...]:
@@ -188,7 +243,23 @@ def _context(key: str, value: Any, name: str) -> Context:
     protected = value.get("protected", False)
     if not isinstance(protected, bool):
         raise InvalidArgument(f"{where}.protected: true or false was expected")
-    return Context(key, tuple(servers), protected)
+    return Context(key, tuple(servers), protected, _login(value, where, name))
+
+
+def _login(value: Mapping[str, Any], where: str, name: str) -> Login:
+    found = {key: value.get(key, "") for key in Login._fields}
+    for key, text in found.items():
+        if not isinstance(text, str):
+            raise InvalidArgument(f"{where}.{key}: a text was expected")
+        if key in _FILES and text:
+            found[key] = os.path.join(os.path.dirname(name), os.path.expanduser(text))
+    if bool(found["cert"]) != bool(found["key"]):
+        raise InvalidArgument(f"{where}: cert and key go together")
+    if found["token"] and found["token_file"]:
+        raise InvalidArgument(f"{where}: token or token_file, not both")
+    if found["token"] and os.stat(name).st_mode & 0o077:
+        raise InvalidArgument(f"{name}: holds a token, and others may read it: chmod 600 {name}")
+    return Login(**found)
 
 
 def _check_keys(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
@@ -229,6 +300,10 @@ def write_context(context: Context) -> None:
     servers = ", ".join(f'"{server}"' for server in context.servers)
     _set_key(lines, start + 1, "servers", f"[{servers}]")
     _set_key(lines, start + 1, "protected", "true" if context.protected else "false")
+    for key, text in zip(Login._fields, context.login, strict=True):
+        known = before.by_name.get(context.name)
+        if text and (known is None or text != getattr(known.login, key)):
+            _set_key(lines, start + 1, key, _quoted(text))
     _write(lines, wanted)
 
 
@@ -283,11 +358,19 @@ def _write(lines: list[str], wanted: Contexts) -> None:
     try:
         os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
         temporary = f"{name}.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8") as file:
+        # It may hold a token, now or later.
+        made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(made, "w", encoding="utf-8") as file:
             file.write(content)
         os.replace(temporary, name)
     except OSError as error:
         raise InvalidArgument(f"{name}: cannot be written: {error.strerror}") from error
+
+
+def _quoted(text: str) -> str:
+    import json
+
+    return json.dumps(text)  # but for what no file name holds, a TOML string
 
 
 def _whole(contexts: Contexts) -> str:
@@ -295,7 +378,12 @@ def _whole(contexts: Contexts) -> str:
     for context in contexts.by_name.values():
         servers = ", ".join(f'"{server}"' for server in context.servers)
         protected = "true" if context.protected else "false"
+        login = "".join(
+            f"{key} = {_quoted(text)}\n"
+            for key, text in zip(Login._fields, context.login, strict=True)
+            if text
+        )
         parts.append(
-            f'[contexts."{context.name}"]\nservers = [{servers}]\nprotected = {protected}\n'
+            f'[contexts."{context.name}"]\nservers = [{servers}]\nprotected = {protected}\n{login}'
         )
     return "\n".join(parts)

@@ -18,6 +18,7 @@ class again from it)::
     |       RevisionGone, Resync, LimitExceeded, StoreSealed
     +-- Unavailable               UNAVAILABLE          could not be said, now; exit 3
     |   +-- Unreachable, NotReady, Lame, StoreUnavailable, KafkaUnavailable
+    |   +-- HandshakeFailed       (of Unreachable)     one side does not believe the other; exit 4
     +-- NoRoute, Unmounted, NotAuthoritative           FAILED_PRECONDITION; exit 3
     +-- WalkFailed                                     the tree itself is wrong; exit 3
     |   +-- ReferralLoop, BadReferral, TooManyHops
@@ -336,6 +337,14 @@ class Unreachable(Unavailable):
     reason = "UNREACHABLE"
 
 
+class HandshakeFailed(Unreachable):
+    """A server is there, and one side does not believe the other: a certificate is missing, has
+    expired, is of another CA or another host. On the wire it is unreachable like others.
+    """
+
+    exit_code = 4
+
+
 class NotReady(Unavailable):
     """The asked server has not loaded what it needs for an answer."""
 
@@ -462,7 +471,9 @@ def _tree(root: type[KdirError]) -> Iterator[type[KdirError]]:
         yield from _tree(child)
 
 
-_BY_REASON: dict[str, type[KdirError]] = {kind.reason: kind for kind in _tree(KdirError)}
+_BY_REASON: dict[str, type[KdirError]] = {
+    kind.reason: kind for kind in _tree(KdirError) if "reason" in vars(kind)
+}
 
 
 def by_reason(reason: str) -> type[KdirError]:

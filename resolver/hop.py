@@ -119,7 +119,9 @@ class Hop:
                 return errors.NotReady(message, metadata=facts)
             case Trouble.UNREACHABLE:
                 message = f"{self.named}: no server answered: {last.message}"
-                return errors.Unreachable(message, metadata=facts)
+                untrusted = isinstance(last, errors.HandshakeFailed)
+                kind = errors.HandshakeFailed if untrusted else errors.Unreachable
+                return kind(message, metadata=facts)
             case Trouble.LAME:
                 return errors.Lame(f"{self.named}: {last.message}", metadata=facts)
             case Trouble.NOT_READY | Trouble.OTHER | Trouble.LOOP | Trouble.BAD | Trouble.NO_ROUTE:

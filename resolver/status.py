@@ -85,16 +85,54 @@ def to_status(
     return code, message, ((DETAILS_KEY, status.SerializeToString()),)
 
 
-def from_rpc_error(rpc_error: grpc.RpcError) -> KdirError:
-    """The error that a failed call says; never raises."""
+def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> KdirError:
+    """The error that a failed call says; never raises. ``secure``: whether it was made with TLS,
+    for better words where that is why it failed.
+    """
     code = _code_of(rpc_error)
     info = _error_info(rpc_error)
     details = getattr(rpc_error, "details", None)
     message = (details() if callable(details) else None) or code.name
     if info is None:
         kind = _WITHOUT_REASON.get(code, errors.Internal)
-        return kind(_clean(_without_preamble(message)), metadata={"code": code.name})
+        text, facts = _clean(_without_preamble(message)), {"code": code.name}
+        if kind is errors.Unreachable:
+            known = secure if message.startswith(_CONNECTING) else None
+            return _unreachable(text, facts, secure=known)
+        return kind(text, metadata=facts)
     return _rebuilt(info[0], code.name, message, info[1])
+
+
+def _unreachable(text: str, facts: dict[str, str], *, secure: bool | None) -> KdirError:
+    """What gRPC and BoringSSL say of a handshake, in words."""
+    peer = re.match(r"(?:ipv4|ipv6|unix|dns):[^ ]*?(?=: )", text)
+    where = f"{peer[0]}: " if peer else ""
+    for sign, words in _HANDSHAKES.items():
+        if sign in text:
+            return errors.HandshakeFailed(f"{where}{words}", metadata=facts)
+    if "handshake failed" in text or "Custom verification check failed" in text:
+        return errors.HandshakeFailed(text, metadata=facts)
+    if secure is not None and text.endswith(("Socket closed", "Connection reset by peer")):
+        # It came to a connection and to nothing more: who refuses a handshake does not say why.
+        if secure:
+            words = f"{text}; does it not take the certificate of this side, or want one?"
+            return errors.HandshakeFailed(words, metadata=facts)
+        text += "; does it want TLS? there is none on this side"
+    return errors.Unreachable(text, metadata=facts)
+
+
+_CONNECTING: Final = "failed to connect to all addresses"
+_HANDSHAKES: Final[Mapping[str, str]] = {
+    "Hostname Verification Check failed": "its certificate is not for the name that was dialled",
+    "certificate has expired": "its certificate has expired",
+    "certificate is not yet valid": "its certificate is not valid yet",
+    "certificate signature failure": "its certificate is of no CA that is trusted here",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is of no CA that is trusted here",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS",
+    "ALERT_CERTIFICATE_EXPIRED": "it says that the certificate of this side has expired",
+    "ALERT_UNKNOWN_CA": "it does not know the CA of this side's certificate",
+    "CERTIFICATE_REQUIRED": "it wants a client certificate",
+}
 
 
 def _without_preamble(message: str) -> str:

@@ -19,9 +19,19 @@ import grpc
 from google.protobuf.message import Message
 
 from resolver.endpoints import parse_endpoint
+from resolver.errors import KdirError
 from resolver.status import from_rpc_error
 
-__all__ = ["MAX_MESSAGE_BYTES", "GrpcTransport", "Method", "Stream", "Transport", "method"]
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "Credentials",
+    "GrpcTransport",
+    "Metadata",
+    "Method",
+    "Stream",
+    "Transport",
+    "method",
+]
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Of one answer; a page or a batch of ours is far smaller."""
@@ -125,52 +135,107 @@ class Transport(Protocol):
         """Give back what was opened; calls under way end with ``Cancelled``."""
 
 
+Metadata = Sequence[tuple[str, str | bytes]]
+"""What goes with a call beside the request."""
+
+
+class Credentials(Protocol):
+    """Who one is to servers. Thread-safe; files behind it may change."""
+
+    def tls(self) -> tuple[int, grpc.ChannelCredentials | None]:
+        """What connections are made with, None: without TLS; and which one of all so far it is.
+        With another one new connections are made.
+
+        Raises:
+            KdirError: it cannot be used.
+        """
+
+    def metadata(self, endpoint: str) -> Metadata:
+        """What goes with each call to a server, such as a bearer token.
+
+        Raises:
+            KdirError: it may not be sent there.
+        """
+
+
 class GrpcTransport:
     """Over gRPC, one channel a server, made when first needed.
 
-    ``credentials`` are for TLS; ``metadata`` goes with every call (such as a bearer token).
+    ``credentials`` say who one is; ``metadata`` goes with every call besides.
     """
 
     def __init__(
         self,
-        credentials: grpc.ChannelCredentials | None = None,
-        metadata: Callable[[], Sequence[tuple[str, str | bytes]]] | None = None,
+        credentials: Credentials | None = None,
+        metadata: Callable[[], Metadata] | None = None,
     ) -> None:
         self._credentials = credentials
         self._metadata = metadata
+        self._tls: tuple[int, grpc.ChannelCredentials | None] = (0, None)
+        self._replaced: dict[str, grpc.Channel] = {}
         self._pid = os.getpid()
         self._channels: dict[str, grpc.Channel] = {}
         self._calls: dict[tuple[str, str], Any] = {}
         self._closed = False
 
     def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
+        return self.call_with((), endpoint, method, request, timeout_seconds)
+
+    def call_with(
+        self,
+        more: Metadata,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+    ) -> Any:
+        """``call``, with more metadata: for a server that asks in a caller's name."""
         ask = self._callable(endpoint, method)
         try:
-            return ask(request, timeout=timeout_seconds, metadata=self._with())
+            return ask(request, timeout=timeout_seconds, metadata=self._with(endpoint, more))
         except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
+            raise self._failure(error) from None
         except ValueError as error:  # the channel was closed by another thread
             raise RuntimeError("this transport is closed") from error
 
     def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
-        return _GrpcStream(self._callable(endpoint, method)(request, metadata=self._with()))
+        made = self._callable(endpoint, method)(request, metadata=self._with(endpoint, ()))
+        return _GrpcStream(made, self._failure)
+
+    def _failure(self, error: grpc.RpcError) -> KdirError:
+        return from_rpc_error(error, secure=self._tls[1] is not None)
 
     def close(self) -> None:
         self._closed = True
         if self._pid == os.getpid():
-            for channel in list(self._channels.values()):
+            for channel in [*self._channels.values(), *self._replaced.values()]:
                 channel.close()
-        self._channels = {}
-        self._calls = {}
+        self._channels, self._replaced, self._calls = {}, {}, {}
 
-    def _with(self) -> Any:
-        return tuple(self._metadata()) if self._metadata is not None else None
+    def _with(self, endpoint: str, more: Metadata) -> Any:
+        if self._credentials is None and self._metadata is None:
+            return more or None
+        own = self._credentials.metadata(endpoint) if self._credentials is not None else ()
+        return (*own, *(self._metadata() if self._metadata is not None else ()), *more)
+
+    def _renew(self, credentials: Credentials) -> None:
+        """After certificates were replaced: new calls go over new connections, and those under way
+        end over theirs.
+        """
+        tls = credentials.tls()
+        if tls[0] != self._tls[0]:
+            for channel in self._replaced.values():
+                channel.close()
+            self._replaced, self._channels, self._calls = self._channels, {}, {}
+            self._tls = tls
 
     def _callable(self, endpoint: str, method: Method) -> Any:
         if self._pid != os.getpid():
             # After a fork. The parent's channels are left as they are: closing them here would
             # speak on the parent's sockets. No lock: one held at the fork would never be let go.
-            self._channels, self._calls, self._pid = {}, {}, os.getpid()
+            self._channels, self._replaced, self._calls, self._pid = {}, {}, {}, os.getpid()
+        if self._credentials is not None:
+            self._renew(self._credentials)
         key = (endpoint, method.name)
         known = self._calls.get(key)
         if known is None:
@@ -191,8 +256,8 @@ class GrpcTransport:
             target = parse_endpoint(endpoint).target
             made = (
                 grpc.insecure_channel(target, _OPTIONS)
-                if self._credentials is None
-                else grpc.secure_channel(target, self._credentials, _OPTIONS)
+                if self._tls[1] is None
+                else grpc.secure_channel(target, self._tls[1], _OPTIONS)
             )
             # Two threads may get here at once: the first one's channel stays.
             channel = self._channels.setdefault(endpoint, made)
@@ -202,14 +267,15 @@ class GrpcTransport:
 
 
 class _GrpcStream:
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, failure: Callable[[grpc.RpcError], KdirError]) -> None:
         self._call = call
+        self._failure = failure
 
     def __iter__(self) -> Iterator[Any]:
         try:
             yield from self._call
         except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
+            raise self._failure(error) from None
 
     def cancel(self) -> None:
         self._call.cancel()

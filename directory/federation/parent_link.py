@@ -19,6 +19,7 @@ from kdir.v1 import federation_pb2, federation_pb2_grpc
 from directory.federation import facts
 from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
+from directory.identity.dialling import Dialling
 from directory.logs import carried
 from directory.store.base import Leadership, Put, Store, StoreAway, Write
 from directory.store.replica import Replica
@@ -63,7 +64,9 @@ class ParentLink:
         writer: Writer,
         member: Member,
         clock: Callable[[], float] = time.monotonic,
+        dialling: Dialling | None = None,
     ) -> None:
+        self._dialling = dialling or Dialling(None)
         self._federation = federation
         self._store = store
         self._replica = replica
@@ -148,7 +151,7 @@ class ParentLink:
         endpoint = endpoints[turn % len(endpoints)]
         outbox: _Outbox = queue.SimpleQueue()
         try:
-            with grpc.insecure_channel(endpoint) as channel:
+            with self._dialling.channel(endpoint) as channel:
                 outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
                 stub = federation_pb2_grpc.FederationServiceStub(channel)
                 call = stub.Link(iter(outbox.get, None))
@@ -165,7 +168,8 @@ class ParentLink:
                         break
                 self._message = f"{endpoint} ended the link"
         except grpc.RpcError as error:
-            self._refused(endpoint, from_rpc_error(error), leadership)
+            failure = from_rpc_error(error, secure=self._dialling.is_secure)
+            self._refused(endpoint, failure, leadership)
         except (KdirError, StoreAway) as error:
             self._message = str(error)
         except Exception:  # noqa: BLE001 - logged, and tried again

@@ -130,6 +130,12 @@ class Certificates:
         """What holds now."""
         return self._files.value()
 
+    @property
+    def generation(self) -> int:
+        """Which one of all so far it is, from 1."""
+        self._files.value()
+        return self._files.generation
+
     def server_credentials(self) -> grpc.ServerCredentials:
         """For listening; asks for new files at each handshake (RELIABILITY G8)."""
         first = self._files.value()

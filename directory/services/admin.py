@@ -67,6 +67,7 @@ class AdminService(Service):
             members=cluster.members.live(),
             store=cluster.store.describe(),
             uptime_seconds=time.monotonic() - cluster.started_at,
+            principal=call.principal,
         )
         if state is not ReplicaState.LOADING:
             snapshot = cluster.replica.snapshot

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from kdir.v1 import federation_pb2
 
 from directory.federation.federation import unix_ms
+from directory.identity.settings import TlsConfig
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.services.interceptors.malformed import Malformed
 from directory.services.rpc import Handler, Service
-from resolver.errors import InvalidArgument
+from resolver.errors import InvalidArgument, PermissionDenied
 from resolver.path import Path
 
 __all__ = ["FederationService"]
@@ -35,6 +36,7 @@ class FederationService(Service):
         """Held open by one elected server of each child."""
         hello = _first_word(requests, call)
         cluster = self._hosting.parent_of(hello)
+        _check_peer(hello, call, cluster.config.tls)
         cluster.check_mounted()
         return cluster.children.serve(hello, _readable(requests), call.peer, call.cancel)
 
@@ -55,6 +57,25 @@ class FederationService(Service):
             response.waiting.extend(cluster.children.waiting())
         response.rows.sort(key=lambda row: row.mount)
         return response
+
+
+def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) -> None:
+    """With TLS a cluster is what its certificate says, and nothing that it says itself (G7).
+
+    Raises:
+        PermissionDenied: both are in the message.
+    """
+    if tls is None or hello.cluster_id in call.cluster_ids:
+        return
+    said = f"link: the hello says cluster {hello.cluster_id} ({hello.cluster}), "
+    if tls.client != "require":
+        why = "and this server asks for no certificates that could say so: [tls] client = require"
+    elif call.cluster_ids:
+        why = f"the certificate says {', '.join(call.cluster_ids)}"
+    else:
+        why = f"the certificate says no cluster; its URI kdir://cluster/{hello.cluster_id} is right"
+    certified = " ".join(call.cluster_ids)
+    raise PermissionDenied(said + why, child=hello.cluster_id, certificate=certified)
 
 
 def _first_word(

@@ -1,51 +1,87 @@
 """Walking on in a caller's name: the server asks the other directories itself (DESIGN §4).
 
 Uses the client's own resolver, so that there is one walk and one set of checks; questions to this
-very server are answered in place. Refuses to take more than half of the threads that answer calls.
+very server are answered in place. Others are asked with the caller's own token, never with this
+server's rights: a caller who is known by its certificate alone cannot be spoken for. Answers got
+for one caller are not given to another. Refuses to take more than half of the threads that answer
+calls.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 from kdir.v1 import resolve_pb2
 
+from directory.authorization.principals import ANONYMOUS
+from directory.identity.callers import BEARER
+from directory.identity.dialling import Dialling
 from directory.services.call import CURRENT, REQUEST_ID_KEY, Call
 from directory.services.rpc import Handler
 from resolver.client import Resolver, TopicLocation
 from resolver.errors import Absent, KdirError, LimitExceeded
 from resolver.status import to_outcome
-from resolver.transport import GrpcTransport, Method, Stream, Transport
+from resolver.transport import GrpcTransport, Method, Stream
 
 __all__ = ["Recursion"]
 
+_MOST_CALLERS: Final = 64
+_MOST_ENTRIES: Final = 20_000
 _KINDS: Final = {0: "", 1: "directory", 2: "topic", 3: "link", 4: "mount"}
 
 
-class _OwnFirst:
-    """A transport that answers questions to this server in place, without a call."""
+class _Caller(NamedTuple):
+    """In whose name others are asked."""
 
-    def __init__(self, own: Callable[[], tuple[str, ...]], handlers: dict[str, Handler]) -> None:
+    principal: str
+    host: str
+    bearer: str
+
+    @classmethod
+    def of(cls, call: Call) -> _Caller:
+        return cls(call.principal, call.host, call.bearer)
+
+
+class _OwnFirst:
+    """One caller's way to other servers; answers questions to this one in place, without a call."""
+
+    def __init__(
+        self,
+        caller: _Caller,
+        own: Callable[[], tuple[str, ...]],
+        handlers: dict[str, Handler],
+        others: GrpcTransport,
+    ) -> None:
+        self._caller = caller
         self._own = own
         self._handlers = handlers
-        self._others = GrpcTransport(metadata=_request_id)
+        self._others = others
+        self._more = ((BEARER, f"Bearer {caller.bearer}"),) if caller.bearer else ()
 
     def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
         handler = self._handlers.get(method.name) if endpoint in self._own() else None
         if handler is None:
-            return self._others.call(endpoint, method, request, timeout_seconds)
-        return handler(request, Call(time.monotonic() + timeout_seconds, is_active=_always))
+            return self._others.call_with(self._more, endpoint, method, request, timeout_seconds)
+        call = Call(
+            time.monotonic() + timeout_seconds,
+            principal=self._caller.principal,
+            caller_host=self._caller.host,
+            bearer=self._caller.bearer,
+            is_active=_always,
+        )
+        return handler(request, call)
 
     def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
-        return self._others.stream(endpoint, method, request)
+        raise NotImplementedError("nobody is watched in another's name")
 
     def close(self) -> None:
-        self._others.close()
+        """The connections are everybody's."""
 
 
 def _always() -> bool:
@@ -59,23 +95,34 @@ def _request_id() -> Sequence[tuple[str, str | bytes]]:
 
 
 class Recursion:
-    """Resolves for callers that ask for it, as anonymous as they are."""
+    """Resolves for callers that ask for it, in their name."""
 
     def __init__(
         self,
         own: Callable[[], tuple[str, ...]],
         handlers: dict[str, Handler],
         most_at_once: int,
+        dialling: Dialling | None = None,
     ) -> None:
         self._own = own
-        self._transport: Transport = _OwnFirst(own, handlers)
+        self._handlers = handlers
+        self._dialling = dialling or Dialling(None)
+        self._others = GrpcTransport(self._dialling, metadata=_request_id)
         self._places = threading.BoundedSemaphore(most_at_once)
         self._lock = threading.Lock()
-        self._resolver: Resolver | None = None
+        self._resolvers: OrderedDict[_Caller, Resolver] = OrderedDict()
 
     def close(self) -> None:
         """Gives back the channels to other servers."""
-        self._transport.close()
+        self._others.close()
+
+    def may_speak_for(self, call: Call) -> bool:
+        """Whether others can be asked in the caller's name: by its token; or, where it is nobody in
+        particular, if this server's certificate carries no rights either.
+        """
+        if call.bearer:
+            return True
+        return call.principal in {"", ANONYMOUS} and self._dialling.is_powerless
 
     def resolve(
         self, request: resolve_pb2.ResolveRequest, call: Call
@@ -86,7 +133,7 @@ class Recursion:
             KdirError: as the walk ended; Absent too, which only the owner said.
         """
         with self._place():
-            found = self._ready().resolve(
+            found = self._resolver_of(call).resolve(
                 request.path,
                 prefer=_KINDS.get(request.prefer, ""),
                 token=request.token,
@@ -102,7 +149,7 @@ class Recursion:
     ) -> resolve_pb2.BatchResolveResponse:
         """Many paths, each walked to its end."""
         with self._place():
-            found = self._ready().resolve_many(
+            found = self._resolver_of(call).resolve_many(
                 request.paths,
                 prefer=_KINDS.get(request.prefer, ""),
                 token=request.token,
@@ -137,8 +184,16 @@ class Recursion:
         finally:
             self._places.release()
 
-    def _ready(self) -> Resolver:
+    def _resolver_of(self, call: Call) -> Resolver:
+        """One for each caller: what it remembers is what that caller was told."""
+        caller = _Caller.of(call)
         with self._lock:
-            if self._resolver is None:
-                self._resolver = Resolver(self._own(), transport=self._transport)
-            return self._resolver
+            found = self._resolvers.get(caller)
+            if found is None:
+                way = _OwnFirst(caller, self._own, self._handlers, self._others)
+                found = Resolver(self._own(), transport=way, max_entries=_MOST_ENTRIES)
+                self._resolvers[caller] = found
+                while len(self._resolvers) > _MOST_CALLERS:
+                    self._resolvers.popitem(last=False)  # those under way end with it
+            self._resolvers.move_to_end(caller)
+            return found

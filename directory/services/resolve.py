@@ -30,6 +30,7 @@ class ResolveService(Service):
                 "/kdir.v1.ResolveService/BatchResolve": self._batch_resolve_in_place,
             },
             max(1, hosting.limits.workers // 2),
+            hosting.clusters[0].dialling,
         )
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -43,7 +44,7 @@ class ResolveService(Service):
         self, request: resolve_pb2.ResolveRequest, call: Call
     ) -> resolve_pb2.ResolveResponse | bytes:
         """One path."""
-        if request.recursive:
+        if request.recursive and self._recursion.may_speak_for(call):
             return self._recursion.resolve(request, call)
         return self._hosting.resolve(request, call)
 
@@ -57,7 +58,7 @@ class ResolveService(Service):
                 f"paths: found {len(request.paths)}; at most {limit} in one call would be right",
                 limit=limit,
             )
-        if request.recursive:
+        if request.recursive and self._recursion.may_speak_for(call):
             return self._recursion.batch_resolve(request, call)
         return self._hosting.batch(request, call)
 

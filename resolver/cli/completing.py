@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from resolver.cli.parser import GLOBAL_OPTIONS, Argument, Option, UsageError, Verb, split_verb
 from resolver.cli.registry import GROUPS, load_verb
+
+if TYPE_CHECKING:
+    from resolver.contexts import Login
 
 __all__ = ["candidates", "complete", "script"]
 
@@ -207,7 +210,7 @@ def _paths(current: str, said: Sequence[str]) -> list[str]:
     known = Names(servers)
     names = known.load(directory, start, most_age_seconds=FRESH_SECONDS)
     if names is None:
-        names = _ask(servers, directory, start)
+        names = _ask(servers, _login(said), directory, start)
         if names is not None and len(names) < MOST_NAMES:
             known.store(directory, start, names)
     if names is None:
@@ -223,6 +226,12 @@ def _servers(said: Sequence[str]) -> tuple[str, ...]:
     return choose_servers(_said(said, "--at"), _said(said, "--context"), os.environ)
 
 
+def _login(said: Sequence[str]) -> Login:
+    from resolver.contexts import choose_login
+
+    return choose_login(_said(said, "--at"), _said(said, "--context"), os.environ)
+
+
 def _said(words: Sequence[str], name: str) -> str:
     for word, following in zip(words, [*words[1:], ""], strict=False):
         if word == name:
@@ -232,7 +241,7 @@ def _said(words: Sequence[str], name: str) -> str:
     return ""
 
 
-def _ask(servers: Sequence[str], directory: str, start: str) -> list[str] | None:
+def _ask(servers: Sequence[str], login: Login, directory: str, start: str) -> list[str] | None:
     """The names that begin with ``start``, from the servers; None when nobody says."""
     from resolver.cli.entries import display_name
     from resolver.cli.names import MOST_NAMES
@@ -240,7 +249,8 @@ def _ask(servers: Sequence[str], directory: str, start: str) -> list[str] | None
     from resolver.errors import KdirError
 
     try:
-        with Resolver(servers, timeout_seconds=ASK_SECONDS) as resolver:
+        who = login._asdict() if any(login) else {}
+        with Resolver(servers, timeout_seconds=ASK_SECONDS, **who) as resolver:
             listing = resolver.list(
                 directory, name_glob=f"{start}*", page_size=MOST_NAMES, include_system=True
             )

@@ -40,6 +40,9 @@ def main(words: Sequence[str] | None = None, *, transport: Transport | None = No
     """
     if words is not None:
         return _guarded(words, transport)
+    if "server" not in sys.argv:
+        # Else each handshake that fails is told on stderr by gRPC, too, in its own words.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     code = _guarded(sys.argv[1:], None)
     if "py4j" not in sys.modules:  # Spark has things to do at exit; nothing else of ours has
         sys.stderr.flush()

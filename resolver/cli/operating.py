@@ -60,6 +60,7 @@ def _doctor(session: Session, arguments: Arguments) -> int:
         rows = [_row(server, status, human=out.human) for server, status in looks]
         Table(out, _COLUMNS).rows(sorted(rows, key=lambda row: str(row[0])))
     _set_up(session)
+    _who(session, looks)
     for hint in dict.fromkeys(filter(None, map(_level, looks))):
         out.note(hint)
     for change in _changes(looks):
@@ -342,6 +343,22 @@ def _set_up(session: Session) -> None:
         for name, needs in extras.items()
     ]
     session.out.note(f"extras:  {', '.join(told)}", "faint")
+
+
+def _who(session: Session, looks: Sequence[_Look]) -> None:
+    """Whom the servers take the user for; nothing where none tells anybody from anybody."""
+    login = session.login().shown
+    seen: dict[str, list[str]] = {}
+    for server, status in looks:
+        if not isinstance(status, KdirError) and status.principal:
+            seen.setdefault(status.principal, []).append(server.endpoint)
+    shown = [
+        who if len(seen) == 1 else f"{who} ({', '.join(dict.fromkeys(at))})"
+        for who, at in seen.items()
+    ]
+    if login or shown:
+        by = f" by {login}" if login else ""
+        session.out.note(f"you are: {', '.join(shown) or 'not said'}{by}", "faint")
 
 
 VERBS: Final = (

@@ -9,6 +9,7 @@ from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError
 
 if TYPE_CHECKING:
     from resolver.cli.session import Session
+    from resolver.contexts import Context, Login
 
 __all__ = ["VERBS"]
 
@@ -32,7 +33,13 @@ def _list(session: Session) -> int:
     in_force = session.context()
     table = Table(
         session.out,
-        [Column("CURRENT"), Column("NAME"), Column("PROTECTED"), Column("SERVERS")],
+        [
+            Column("CURRENT"),
+            Column("NAME"),
+            Column("PROTECTED"),
+            Column("SERVERS"),
+            Column("WHO"),
+        ],
     )
     rows = []
     for context in contexts.by_name.values():
@@ -44,19 +51,25 @@ def _list(session: Session) -> int:
                     "servers": list(context.servers),
                     "protected": context.protected,
                     "current": current,
+                    **{key: value for key, value in _files(context.login).items() if value},
                 }
             )
         elif session.out.format == "name":
             session.out.line(context.name)
         else:
             protected = Styled("yes", "warn") if context.protected else "no"
-            rows.append(
-                ("*" if current else "", context.name, protected, ",".join(context.servers))
-            )
+            servers = ",".join(context.servers)
+            who = context.login.shown or "-"
+            rows.append(("*" if current else "", context.name, protected, servers, who))
     table.rows(rows)
     if in_force is None:
         session.out.note(f"no context is in force; asking {','.join(session.servers())}")
     return 0
+
+
+def _files(login: Login) -> dict[str, str]:
+    """Everything but the token itself."""
+    return {**login._asdict(), "token": "set" if login.token else ""}
 
 
 def _use(session: Session, name: str) -> None:
@@ -83,8 +96,28 @@ def _set(session: Session, arguments: Arguments, name: str) -> None:
     protected = known.protected if known else False
     if arguments.flag("protected") or arguments.flag("unprotected"):
         protected = arguments.flag("protected")
-    write_context(Context(name, servers, protected))
+    write_context(Context(name, servers, protected, _login(arguments, known)))
     session.out.note(f"context {name} is in {config_file()}; kdir context use {name} selects it")
+
+
+def _login(arguments: Arguments, known: Context | None) -> Login:
+    """What is said replaces what was."""
+    import os
+
+    from resolver.contexts import Login
+    from resolver.credentials import UserCredentials
+
+    login = known.login if known else Login()
+    said = {
+        key: arguments.one(key.replace("_", "-")) for key in ("ca", "cert", "key", "token_file")
+    }
+    files = {key: os.path.abspath(os.path.expanduser(file)) for key, file in said.items() if file}
+    if "token_file" in files:
+        login = login._replace(token="")
+    login = login._replace(**files)
+    if files:
+        UserCredentials(login)  # what cannot be used is better said now
+    return login
 
 
 def _completion(session: Session, arguments: Arguments) -> int:
@@ -101,7 +134,11 @@ VERBS: Final = (
         run=_context,
         details=(
             "Contexts live in ~/.config/kdir/config.toml (or under XDG_CONFIG_HOME). A write to\n"
-            "the servers of a protected context must name it: kdir mkdir --context prod /la/new"
+            "the servers of a protected context must name it: kdir mkdir --context prod /la/new\n"
+            "\n"
+            "A context also says who you are: by a certificate, or by a token in a file that only\n"
+            "you may read. With --at or KDIR_AT that is the context whose servers are named. The\n"
+            "variables KDIR_CA, KDIR_CERT, KDIR_KEY, KDIR_TOKEN and KDIR_TOKEN_FILE go before."
         ),
         arguments=(
             Argument(
@@ -116,6 +153,12 @@ VERBS: Final = (
             Option(("--servers",), "with set: its directory servers", "HOST:PORT,…"),
             Option(("--protected",), "with set: every write must name the context"),
             Option(("--unprotected",), "with set: writes need no further word"),
+            Option(
+                ("--ca",), "with set: PEM; TLS, to servers of this CA", "FILE", completes="file"
+            ),
+            Option(("--cert",), "with set: PEM; who you are", "FILE", completes="file"),
+            Option(("--key",), "with set: PEM; the key of --cert", "FILE", completes="file"),
+            Option(("--token-file",), "with set: holds a bearer token", "FILE", completes="file"),
         ),
         formats=FORMATS,
         examples=(
@@ -123,6 +166,10 @@ VERBS: Final = (
             (
                 "kdir context set prod --servers la-1:7420,la-2:7420 --protected",
                 "make or change one",
+            ),
+            (
+                "kdir context set prod --ca ca.pem --cert alice.pem --key alice.key",
+                "speak TLS to its servers, as the certificate says",
             ),
             ("kdir context use prod", "ask its servers from now on"),
         ),

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from resolver.cli.troubles import Troubles
     from resolver.client import Resolver
-    from resolver.contexts import Context, Contexts
+    from resolver.contexts import Context, Contexts, Login
     from resolver.endpoints import Health
     from resolver.errors import KdirError
     from resolver.path import Path
-    from resolver.transport import Transport
+    from resolver.transport import Credentials, Transport
 
 __all__ = ["Place", "Session", "place"]
 
@@ -151,8 +151,14 @@ class Session:
         if self._transport is None:
             from resolver.transport import GrpcTransport
 
-            self._transport = GrpcTransport()
+            self._transport = GrpcTransport(_credentials(self.login()))
         return self._transport
+
+    def login(self) -> Login:
+        """Who the user is to the servers, as far as the context or the environment says."""
+        from resolver.contexts import choose_login
+
+        return choose_login(self._at, self._context_name, self.environ)
 
     @property
     def health(self) -> Health:
@@ -249,3 +255,11 @@ class Session:
         """Say what could not be shown; the exit code becomes 3."""
         self.partial = True
         self.out.note(text, "warn")
+
+
+def _credentials(login: Login) -> Credentials | None:
+    if not any(login):
+        return None
+    from resolver.credentials import UserCredentials
+
+    return UserCredentials(login)

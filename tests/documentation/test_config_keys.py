@@ -37,7 +37,7 @@ def documented() -> dict[str, Documented]:
 
 def read_by_the_code() -> set[str]:
     """The last part of every key that a config's tables are asked for."""
-    trees = [ast.parse(Path(module.__file__).read_text()) for module in (config, settings)]
+    trees = [ast.parse(Path(str(module.__file__)).read_text()) for module in (config, settings)]
     found = {one.name for one in fields(Limits)}
     for node in (node for tree in trees for node in ast.walk(tree)):
         match node:

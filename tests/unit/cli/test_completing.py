@@ -113,7 +113,7 @@ def test_old_names_are_asked_anew_and_offered_only_while_nobody_answers(
 def test_too_many_names_are_not_kept_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def ask(_servers: object, _directory: str, start: str) -> list[str]:
+    def ask(_servers: object, _login: object, _directory: str, start: str) -> list[str]:
         asked.append(start)
         return [f"{start}{number:04}" for number in range(MOST_NAMES)]
 

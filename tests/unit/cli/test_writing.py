@@ -463,7 +463,7 @@ def test_contexts_are_listed(tmp_path: Path) -> None:
     run(["context", "set", "a", "--servers", "h:1,h:2"])
     run(["context", "set", "b", "--servers", "h:3", "--protected"])
     run(["context", "use", "b"])
-    assert run(["context"]).lines == ["\ta\tno\th:1,h:2", "*\tb\tyes\th:3"]
+    assert run(["context"]).lines == ["\ta\tno\th:1,h:2\t-", "*\tb\tyes\th:3\t-"]
     assert run(["context", "-o", "name"]).lines == ["a", "b"]
     assert run(["context", "-o", "json"]).objects[1] == {
         "name": "b", "servers": ["h:3"], "protected": True, "current": True,

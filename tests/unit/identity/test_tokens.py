@@ -94,7 +94,7 @@ def test_a_good_token_says_who(tmp_path: Path, content: bytes, key: Any, algorit
         ({"exp": int(NOW - LEEWAY_SECONDS - 5)}, "has expired"),
         ({"exp": None}, "lacks the claim exp"),
         ({"exp": "tomorrow"}, "exp is no time"),
-        ({"nbf": int(NOW + LEEWAY_SECONDS + 60)}, "is not good yet"),
+        ({"nbf": int(NOW + LEEWAY_SECONDS + 600)}, "is not good yet"),
         ({"sub": None}, "does not say whose it is (sub)"),
         ({"sub": ""}, "does not say whose it is (sub)"),
         ({"sub": "*"}, "is no name of a principal"),
@@ -109,10 +109,9 @@ def test_a_token_that_is_not_good_now_is_refused(
     assert words in refusal(tokens(tmp_path), token(RSA, **claims))
 
 
-@pytest.mark.parametrize(
-    "claims", [{"exp": int(NOW - 5)}, {"nbf": int(NOW + 10)}, {"iat": int(NOW + 10)}]
-)
-def test_clocks_may_be_a_little_apart(tmp_path: Path, claims: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("claim", "seconds"), [("exp", -5), ("nbf", 10), ("iat", 10)])
+def test_clocks_may_be_a_little_apart(tmp_path: Path, claim: str, seconds: int) -> None:
+    claims = {claim: int(time.time()) + seconds}
     assert tokens(tmp_path).principal_of(token(RSA, **claims)) == "User:alice"
 
 

@@ -1,0 +1,61 @@
+"""How a server calls other servers: with its own certificate, and none of its callers' rights."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import grpc
+
+from directory.identity.certificates import Certificates
+from directory.identity.settings import TlsConfig
+from resolver.transport import Metadata
+
+__all__ = ["Dialling"]
+
+
+class Dialling:
+    """The connections of one cluster's servers to others; ``resolver.transport.Credentials``.
+
+    Without ``[tls]`` there is none, for the others neither (DESIGN §10: mTLS between all parts).
+    """
+
+    def __init__(self, tls: TlsConfig | None) -> None:
+        """Raises ConfigError: a file cannot be used."""
+        self._certificates: Final = Certificates(tls) if tls is not None else None
+        self._lock: Final = threading.Lock()
+        self._made: tuple[int, grpc.ChannelCredentials | None] = (0, None)
+
+    @property
+    def is_powerless(self) -> bool:
+        """Whether a call without a token carries nobody's rights: what is dialled without TLS, or
+        with a certificate that is a cluster's and so no user's.
+        """
+        found = self._certificates
+        return found is None or bool(found.material.names.cluster_ids)
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether others are called with TLS."""
+        return self._certificates is not None
+
+    def tls(self) -> tuple[int, grpc.ChannelCredentials | None]:
+        found = self._certificates
+        if found is None:
+            return self._made
+        generation = found.generation
+        with self._lock:
+            if self._made[0] != generation:
+                self._made = generation, found.channel_credentials()
+            return self._made
+
+    def metadata(self, endpoint: str) -> Metadata:
+        del endpoint
+        return ()
+
+    def channel(self, endpoint: str) -> grpc.Channel:
+        """A connection to ``host:port``, which the other's certificate must name."""
+        credentials = self.tls()[1]
+        if credentials is None:
+            return grpc.insecure_channel(endpoint)
+        return grpc.secure_channel(endpoint, credentials)

@@ -1,0 +1,133 @@
+"""A user's credentials: certificates and tokens from files, as they are now; writes none anywhere.
+
+TLS is spoken where there is a ``ca``: whose servers are believed. Servers are believed for the name
+or address that was dialled, and for no other. A token goes to servers that were reached by TLS, or
+that are on this machine, and to no others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+from typing import Final
+
+import grpc
+
+from resolver.contexts import Login
+from resolver.endpoints import parse_endpoint
+from resolver.errors import InvalidArgument
+from resolver.rereading import Rereading
+from resolver.transport import Metadata
+
+__all__ = ["UserCredentials"]
+
+
+class UserCredentials:
+    """``resolver.transport.Credentials`` of a user. Files are read again when they change."""
+
+    def __init__(self, login: Login) -> None:
+        """Reads the files.
+
+        Raises:
+            InvalidArgument: one cannot be used; names it, and what would be right.
+        """
+        if bool(login.cert) != bool(login.key):
+            raise InvalidArgument("cert and key go together", field="cert")
+        if login.cert and not login.ca:
+            raise InvalidArgument("ca: missing; with cert, whose servers are believed", field="ca")
+        if login.token and login.token_file:
+            raise InvalidArgument("token or token_file, not both", field="token")
+        self._login: Final = login
+        files = [file for file in (login.ca, login.cert, login.key) if file]
+        self._tls: Final = Rereading(files, self._read_tls) if login.ca else None
+        self._token: Final = (
+            Rereading([login.token_file], self._read_token) if login.token_file else None
+        )
+        if login.token:
+            _header(login.token, "token")
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells users apart where answers are remembered; says nothing of a secret."""
+        login = self._login
+        if not any(login):
+            return ""
+        whole = f"{login.cert}\0{login.token_file}\0{login.token}"
+        return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+    def tls(self) -> tuple[int, grpc.ChannelCredentials | None]:
+        if self._tls is None:
+            return 0, None
+        made = self._tls.value()
+        return self._tls.generation, made
+
+    def metadata(self, endpoint: str) -> Metadata:
+        header = self._token.value() if self._token is not None else ""
+        if self._login.token:
+            header = _header(self._login.token, "token")
+        if not header:
+            return ()
+        if self._tls is None and not parse_endpoint(endpoint).is_loopback:
+            raise InvalidArgument(
+                f"{endpoint}: a token is sent over TLS only: a ca would be right", field="ca"
+            )
+        return (("authorization", header),)
+
+    def _read_tls(self) -> grpc.ChannelCredentials:
+        login = self._login
+        ca, cert, key = (_read(file, what) for file, what in zip(login[:3], _WHAT, strict=True))
+        _check(login)
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+    def _read_token(self) -> str:
+        file = self._login.token_file
+        content = _read(file, "token_file") or b""
+        if pathlib.Path(file).stat().st_mode & 0o004:
+            raise InvalidArgument(
+                f"token_file: everybody on this machine may read it: chmod 600 {file}",
+                field="token_file",
+            )
+        return _header(content.decode("ascii", "replace").strip(), f"token_file: {file}")
+
+
+_WHAT: Final = ("ca", "cert", "key")
+
+
+def _header(token: str, where: str) -> str:
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidArgument(f"{where}: holds no token: one word would be right", field="token")
+    return f"Bearer {token}"
+
+
+def _read(file: str, what: str) -> bytes | None:
+    if not file:
+        return None
+    try:
+        return pathlib.Path(file).read_bytes()
+    except OSError as error:
+        message = f"{what}: {file}: cannot be read: {os.strerror(error.errno or 0)}"
+        raise InvalidArgument(message, field=what) from None
+
+
+def _check(login: Login) -> None:
+    """What gRPC would say of these files is a failed handshake, without a reason."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(login.ca)
+    except ssl.SSLError:
+        raise InvalidArgument(f"ca: {login.ca}: holds no certificate in PEM", field="ca") from None
+    if not login.cert:
+        return
+    try:
+        context.load_cert_chain(login.cert, login.key, password="")
+    except ssl.SSLError as error:
+        why = (
+            "is not the key of the certificate"
+            if error.reason == "KEY_VALUES_MISMATCH"
+            else "the two cannot be read, PEM without a password would be right"
+        )
+        message = f"key: {login.key}: {why} (cert: {login.cert})"
+        raise InvalidArgument(message, field="key") from None
