@@ -64,6 +64,10 @@ class KafkaConfig:
     rules: tuple[MappingRule, ...] = ()
     listeners: tuple[Listener, ...] = ()
     sweep_seconds: float = 30.0
+    changes_per_second: float = 500.0
+    """Topics that are changed in Kafka in a second, where armed."""
+    mend: bool = False
+    """What somebody else changed where kdir pushes is changed back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,19 +328,27 @@ def _kafka(table: Table | None) -> KafkaConfig | None:
             table.fail(
                 "ceiling", aspect, f"of {', '.join(ASPECTS)}, or observe alone, would be right"
             )
-    sweep = table.take("sweep_seconds", 30.0)
-    if isinstance(sweep, bool) or not isinstance(sweep, int | float) or sweep <= 0:
-        table.fail("sweep_seconds", sweep, "a number of seconds above 0 would be right")
+    sweep = _above_zero(table, "sweep_seconds", 30.0, "a number of seconds")
+    rate = _above_zero(table, "changes_per_second", 500.0, "a number of topics")
     config = KafkaConfig(
         bootstrap=bootstrap,
         ceiling=frozenset(ceiling) - {"observe"},
         split_on=table.text("split_on", ""),
         rules=_rules(table.take("rules", [])),
         listeners=_listeners(table.table("listeners"), bootstrap),
-        sweep_seconds=float(sweep),
+        sweep_seconds=sweep,
+        changes_per_second=rate,
+        mend=table.flag("mend"),
     )
     table.done()
     return config
+
+
+def _above_zero(table: Table, key: str, default: float, what: str) -> float:
+    value = table.take(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        table.fail(key, value, f"{what} above 0 would be right")
+    return float(value)
 
 
 def _listeners(table: Table | None, bootstrap: tuple[str, ...]) -> tuple[Listener, ...]:

@@ -47,6 +47,8 @@ def settings_of(config: KafkaConfig) -> KafkaSettings:
         split_on=config.split_on,
         rules=config.rules,
         sweep_seconds=config.sweep_seconds,
+        changes_per_second=config.changes_per_second,
+        mend=config.mend,
     )
 
 

@@ -32,6 +32,9 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     k/change/<id>                                   a large adoption on its way
                                                     (kdir.v1.LargeChange): what is left is done by
                                                     whoever is elected
+    k/pushed/<entry id, 16 hex digits>              what was pushed to Kafka of a topic
+    k/armed/<aspect>/<entry id, 16 hex digits>      an entry where an aspect was armed: its plan
+    k/basis                                         whose words the effective policies stand on
     l/<role>                                        who holds a role (election)
     m/<server id>                                   a live server (kdir.v1.Member), gone with it
     f/level                                         the finalised feature level, decimal; absent = 1

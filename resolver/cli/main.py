@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_BROKEN_PIPE", "EXIT_INTERRUPTED", "EXIT_PARTIAL", "EXIT_USAGE", "main"]
 
 _ACCESS = "it comes with policies and access"
-_LATER = dict.fromkeys(("arm", "check", "grant", "revoke"), _ACCESS)
+_LATER = dict.fromkeys(("check", "grant", "revoke"), _ACCESS)
 """Verbs that are planned. A guess at another one in their place could do harm."""
 
 EXIT_USAGE = 2

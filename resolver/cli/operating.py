@@ -254,6 +254,7 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
         return Styled("away", "bad")
     counts = {
         "pending": kafka.pending_count, "missing": kafka.missing_count, "drift": kafka.drift_count,
+        "waiting": kafka.waiting_count, "contested": kafka.contested_count,
     }  # fmt: skip
     told = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
     if told:
@@ -301,7 +302,23 @@ def _problems(look: _Look) -> Iterator[str]:
             yield f"{where}: stopped: {status.kafka.stopped}; kdir ack {mount}"
         elif status.kafka.leader and not status.kafka.reachable:
             yield f"{where}: Kafka does not answer: {status.kafka.message}"
+        yield from _attended(where, status)
     yield from _set_aside(where, status)
+
+
+def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
+    """What kdir does not push to Kafka before somebody has looked."""
+    kafka, mount = status.kafka, status.authority.cluster.mount
+    if kafka.waiting_count:
+        yield (
+            f"{where}: {units.plural(kafka.waiting_count, 'topic')} with changes that may delete "
+            f"data, after a mount, a restore or a detach: kdir arm {mount} --aspect configs"
+        )
+    if kafka.contested_count:
+        yield (
+            f"{where}: {units.plural(kafka.contested_count, 'topic')} with values that somebody "
+            f"else keeps putting back: kdir arm {mount} --aspect configs"
+        )
 
 
 def _set_aside(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:

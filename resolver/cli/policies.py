@@ -17,8 +17,9 @@ __all__ = ["KEYS_HELP", "Field", "assign", "field_of", "flatten", "forget", "key
 KEYS_HELP: Final = """\
 Keys: owner, contact, description, read_only, partitions and replication_factor (of new topics),
 max_topics, max_partitions, encryption_key_id; any topic config of Kafka's, such as retention.ms or
-config.preallocate; producer.KEY and consumer.KEY; tags.KEY; of a directory closed; of a link
-targets, mode, writes and fall_back_on_absent. Times and sizes may have units: 7d, 12h, 1GiB."""
+config.preallocate; producer.KEY and consumer.KEY; tags.KEY; manage.ASPECT=false (true: kdir arm);
+of a directory closed; of a link targets, mode, writes and fall_back_on_absent. Times and sizes may
+have units: 7d, 12h, 1GiB."""
 
 _TEXTS: Final = ("owner", "contact", "description", "encryption_key_id")
 _NUMBERS: Final = ("partitions", "replication_factor", "max_topics", "max_partitions")
@@ -32,6 +33,7 @@ _MAPS: Final[Mapping[str, str]] = {
     "consumer_defaults": "consumer_defaults",
     "tags": "tags",
     "tag": "tags",
+    "manage": "manage",
 }
 _OTHERS: Final[Mapping[str, str]] = {
     "closed": "directory.closed",
@@ -98,7 +100,9 @@ def assign(entry: entry_pb2.Entry, assignment: str, verb: str) -> Field:
     if not equals:
         raise UsageError(f"{assignment!r}: KEY=VALUE was expected", verb=verb)
     field = field_of(key, verb)
-    if field.key:
+    if field.name == "manage":
+        entry.policies.manage[field.key] = _flag(key, value, verb)
+    elif field.key:
         getattr(entry.policies, field.name)[field.key].value = _config(field, value, verb)
     elif field.mask.startswith("link."):
         _assign_link(entry.link, field.name, value, verb)
@@ -123,7 +127,7 @@ def forget(entry: entry_pb2.Entry, key: str, verb: str, *, clear: bool) -> Field
     if not field.mask.startswith("policies."):
         raise UsageError(f"{key} always has a value: kdir set it", verb=verb)
     if clear:
-        if not field.key:
+        if not field.key or field.name == "manage":
             raise UsageError(
                 f"--clear is for keys of maps; {key} is ended by another value: kdir set", verb=verb
             )

@@ -14,8 +14,8 @@ __all__ = ["FAMILIES", "GROUPS", "every_verb", "load_verb", "nearest_verbs"]
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Read": ("ls", "tree", "stat", "resolve", "which", "trace", "effective", "watch", "history",
              "mounts", "find"),
-    "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "adopt",
-              "ack"),
+    "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "arm",
+              "adopt", "ack"),
     "Data": ("produce", "consume"),
     "Operate": ("server", "index", "doctor", "verify", "backup", "restore", "migrate", "features",
                 "context", "completion"),
@@ -30,6 +30,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "writing": ("mkdir", "create", "rm", "mv", "ln"),
     "mounting": ("mounts", "mount", "umount"),
     "settings": ("set", "unset", "effective"),
+    "arming": ("arm",),
     "adopting": ("adopt", "ack"),
     "data": ("produce", "consume"),
     "operating": ("server", "doctor"),

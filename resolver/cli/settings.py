@@ -1,4 +1,4 @@
-"""Verbs about the policies of an entry: ``set``, ``unset``, ``effective``; none changes Kafka."""
+"""Verbs about the policies of an entry: ``set``, ``unset``, ``effective``; none asks Kafka."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _update(
     said = f"would {past}" if arguments.flag("plan") else past
     show_entry(session, answer.entry, f"{said} {names} at {answer.entry.path}")
     if any(one.name == "topic_config" for one in fields):
-        session.out.note("a wish, for now: nothing was changed in Kafka", "faint")
+        session.out.note("a wish: it reaches Kafka where kdir arm let it", "faint")
     return 0
 
 
@@ -147,7 +147,8 @@ def _in_kafka(one: policies_pb2.EffectiveValue, shown: Callable[[str], str]) -> 
         return "n/a"
     if not _differs(one):
         return "="
-    return Styled(shown(one.kafka_value) if one.kafka_value else "default", "warn")
+    found = shown(one.kafka_value) if one.kafka_value else "default"
+    return Styled(f"{found}  {one.kafka_state or 'drift'}", "warn")
 
 
 _EXIT_DIFFERENT: Final = 5
@@ -166,7 +167,8 @@ VERBS: Final = (
         writes=True,
         details=(
             "A policy holds for the entry and all below it, until something nearer says otherwise."
-            f"\n\n{KEYS_HELP}\n\nTopic configs are wishes: nothing in Kafka is changed by this."
+            f"\n\n{KEYS_HELP}\n\nTopic configs are wishes; below a path that is armed for configs "
+            "(kdir arm) they reach\nKafka within seconds."
         ),
         arguments=(_PATH, Argument("KEY=VALUE", "what to set", most=None)),
         options=(_ETAG, PLAN),
@@ -206,7 +208,9 @@ VERBS: Final = (
         details=(
             "Each policy with its value, the path that set it (. = the entry itself), by whom and\n"
             "when, and what it overrides. For a topic, KAFKA is what Kafka had at the last look:\n"
-            "= the same, else its value, or default for its own default. n/a is none of Kafka's.\n"
+            "= the same, else its value, or default for its own default, and why: drift; waiting\n"
+            "for kdir arm, since it could delete data; contested, since somebody else keeps\n"
+            "putting it back; refused by Kafka. n/a is none of Kafka's.\n"
             "With --diff only what Kafka has otherwise, and exit code 5 where there is any."
         ),
         arguments=(_PATH,),
