@@ -58,6 +58,10 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 )
 
 
+_REPLACED: Final = 16
+"""So many times may certificates be replaced before a stream ends that began with the first."""
+
+
 class Method:
     """One rpc of the contract: its full name and the classes of its messages."""
 
@@ -172,7 +176,7 @@ class GrpcTransport:
         self._credentials = credentials
         self._metadata = metadata
         self._tls: tuple[int, grpc.ChannelCredentials | None] = (0, None)
-        self._replaced: dict[str, grpc.Channel] = {}
+        self._replaced: list[dict[str, grpc.Channel]] = []
         self._pid = os.getpid()
         self._channels: dict[str, grpc.Channel] = {}
         self._calls: dict[tuple[str, str], Any] = {}
@@ -208,9 +212,10 @@ class GrpcTransport:
     def close(self) -> None:
         self._closed = True
         if self._pid == os.getpid():
-            for channel in [*self._channels.values(), *self._replaced.values()]:
-                channel.close()
-        self._channels, self._replaced, self._calls = {}, {}, {}
+            for channels in [self._channels, *self._replaced]:
+                for channel in list(channels.values()):
+                    channel.close()
+        self._channels, self._replaced, self._calls = {}, [], {}
 
     def _with(self, endpoint: str, more: Metadata) -> Any:
         if self._credentials is None and self._metadata is None:
@@ -219,21 +224,23 @@ class GrpcTransport:
         return (*own, *(self._metadata() if self._metadata is not None else ()), *more)
 
     def _renew(self, credentials: Credentials) -> None:
-        """After certificates were replaced: new calls go over new connections, and those under way
-        end over theirs.
+        """After certificates were replaced: new calls go over new connections; those under way, and
+        streams for a long time, go on over theirs.
         """
         tls = credentials.tls()
-        if tls[0] != self._tls[0]:
-            for channel in self._replaced.values():
+        if tls[0] == self._tls[0]:
+            return
+        self._replaced.append(self._channels)
+        self._channels, self._calls, self._tls = {}, {}, tls
+        if len(self._replaced) > _REPLACED:
+            for channel in self._replaced.pop(0).values():
                 channel.close()
-            self._replaced, self._channels, self._calls = self._channels, {}, {}
-            self._tls = tls
 
     def _callable(self, endpoint: str, method: Method) -> Any:
         if self._pid != os.getpid():
             # After a fork. The parent's channels are left as they are: closing them here would
             # speak on the parent's sockets. No lock: one held at the fork would never be let go.
-            self._channels, self._replaced, self._calls, self._pid = {}, {}, {}, os.getpid()
+            self._channels, self._replaced, self._calls, self._pid = {}, [], {}, os.getpid()
         if self._credentials is not None:
             self._renew(self._credentials)
         key = (endpoint, method.name)

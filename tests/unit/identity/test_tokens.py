@@ -111,7 +111,7 @@ def test_a_token_that_is_not_good_now_is_refused(
 
 @pytest.mark.parametrize(("claim", "seconds"), [("exp", -5), ("nbf", 10), ("iat", 10)])
 def test_clocks_may_be_a_little_apart(tmp_path: Path, claim: str, seconds: int) -> None:
-    claims = {claim: int(time.time()) + seconds}
+    claims: dict[str, Any] = {claim: int(time.time()) + seconds}
     assert tokens(tmp_path).principal_of(token(RSA, **claims)) == "User:alice"
 
 
