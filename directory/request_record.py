@@ -101,9 +101,15 @@ class RequestRecord:
 
     def to_bytes(self) -> bytes:
         """The stored form: JSON, so that a newer version can add to it."""
-        fields = dataclasses.asdict(self)
-        if self.entry is not None:
-            fields["entry"] = base64.b64encode(self.entry).decode()
+        fields = {
+            "fingerprint": self.fingerprint,
+            "answered_at_ms": self.answered_at_ms,
+            "path": self.path,
+            "entry": None if self.entry is None else base64.b64encode(self.entry).decode(),
+            "topic_count": self.topic_count,
+            "directory_count": self.directory_count,
+            "notes": self.notes,
+        }
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod

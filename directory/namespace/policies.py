@@ -74,6 +74,8 @@ def stamped(after: Policies, before: Policies, stamp: Stamp) -> Policies:
     """With who set each field: ``stamp`` for those that differ from before, and for the others what
     was known, if it was.
     """
+    if after == NO_POLICIES:
+        return after
     old, now = set_fields(before), set_fields(after)
     same = {name for name, value in now.items() if name in old and old[name] == value}
     stamps = {

@@ -110,10 +110,11 @@ class Replica:
         self._away = False
         self._sealed_at: float | None = None  # when that was noticed
         self._trouble = ""
-        self._changed: Final = threading.Condition()
+        self._waiting: Final = threading.Lock()
+        self._waiters: list[_Waiter] = []  # _waiting
         self._loads = 0
         self._restarts_before = 0  # of watches that are closed
-        self._told: Snapshot | None = None  # the newest that all subscribers know; _changed
+        self._told: Snapshot | None = None  # the newest that all subscribers know; _waiting
 
     # -- what it knows -----------------------------------------------------------------------
 
@@ -172,21 +173,24 @@ class Replica:
             TokenFromFuture: it did not come in time.
         """
         deadline = self._clock() + timeout_seconds
-        with self._changed:
-            while True:
+        while True:
+            with self._waiting:
                 told = self._told
                 if told is not None and told.revision >= revision:
                     return told
                 remaining = deadline - self._clock()
-                state = self.state
-                if state is ReplicaState.STALE:
+                if self.state is ReplicaState.STALE:
                     raise StoreUnavailable(
                         f"revision {revision} is not known here, and the store is away",
                         revision=revision,
                     )
                 if remaining <= 0:
                     break
-                self._changed.wait(min(remaining, _NEXT_SECONDS))
+                waiter = _Waiter(revision)
+                self._waiters.append(waiter)
+            if not waiter.woken.wait(min(remaining, _NEXT_SECONDS)):
+                with self._waiting:
+                    self._waiters = [one for one in self._waiters if one is not waiter]
         if told is None:
             raise NotReady("the tree is not loaded yet")
         raise TokenFromFuture(
@@ -201,11 +205,11 @@ class Replica:
 
         Returns what ends it.
         """
-        with self._changed:
+        with self._waiting:
             self._subscribers = (*self._subscribers, callback)
 
         def unsubscribe() -> None:
-            with self._changed:
+            with self._waiting:
                 self._subscribers = tuple(one for one in self._subscribers if one is not callback)
 
         return unsubscribe
@@ -271,9 +275,8 @@ class Replica:
     def _lost(self, why: str) -> None:
         if not self._away:
             _log.warning("the store is away: %s", why)
-        with self._changed:
-            self._away, self._trouble = True, why
-            self._changed.notify_all()  # who waits for a revision need not wait on
+        self._away, self._trouble = True, why
+        self._wake(None)  # who waits for a revision need not wait on
 
     def _heard(self, changes: Sequence[Changes]) -> None:
         if self._away:
@@ -343,9 +346,29 @@ class Replica:
                 callback(applied)
             except Exception:  # noqa: BLE001 - one subscriber's bug is not all others'
                 _log.exception("a subscriber failed at revision %d", applied.revision)
-        with self._changed:
-            self._told = applied.after
-            self._changed.notify_all()
+        self._wake(applied.after)
+
+    def _wake(self, told: Snapshot | None) -> None:
+        """Wakes those who wait for what is known now, and only them: with many that write at once
+        each would be woken for everybody's change. None: nothing more may come, so all.
+        """
+        with self._waiting:
+            if told is not None:
+                self._told = told
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if told is None or waiter.revision <= told.revision:
+                    waiter.woken.set()
+                else:
+                    self._waiters.append(waiter)
+
+
+class _Waiter:
+    """Somebody who waits for a revision."""
+
+    def __init__(self, revision: int) -> None:
+        self.revision: Final = revision
+        self.woken: Final = threading.Event()
 
 
 class _Counted:

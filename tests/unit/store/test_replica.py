@@ -170,6 +170,30 @@ def test_a_revision_that_does_not_come_is_from_the_future(store: ScriptedStore) 
             replica.wait_for(7, 0.01)
 
 
+def test_of_many_who_wait_each_is_told_of_its_own_revision(store: ScriptedStore) -> None:
+    with replica_of(store) as replica:
+        replica.wait_for(0, 30)
+        told: dict[int, int] = {}
+        waiting = threading.Barrier(5)
+
+        def wait(revision: int) -> None:
+            waiting.wait(30)
+            told[revision] = replica.wait_for(revision, 30).revision
+
+        threads = {one: threading.Thread(target=wait, args=(one,)) for one in (1, 2, 3, 4)}
+        for thread in threads.values():
+            thread.start()
+        waiting.wait(30)
+        for revision in (1, 2, 3, 4):
+            assert commit(store, directory(f"d{revision}", 10 + revision)) == revision
+            threads[revision].join(30)
+            assert told[revision] >= revision
+        with pytest.raises(TokenFromFuture):
+            replica.wait_for(9, 0.01)  # nobody who gave up is in the way of the next
+        commit(store, directory("d5", 15))
+        assert replica.wait_for(5, 30).revision == 5
+
+
 def test_S2_when_history_is_gone_it_loads_anew_and_swaps_whole(store: ScriptedStore) -> None:
     commit(store, directory("a", 10), directory("b", 11))
     steps: list[Applied] = []
