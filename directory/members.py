@@ -305,6 +305,8 @@ class Members:
             LostRace: servers came and went all the time; nothing was written.
             StoreUnavailable
         """
+        if self._replica.state is ReplicaState.STALE and not self._store.identity.sealed:
+            raise StoreUnavailable("the store is away, so nothing can be written", effect="none")
         for _ in range(_TRIES):
             try:
                 self._store.sweep()  # the dead must not hold it up

@@ -16,6 +16,7 @@ from kdir.v1 import admin_pb2, federation_pb2
 
 from directory.keeping.difference import Between, Difference, shortened, unlike
 from directory.keeping.rows import Row
+from directory.large_changes import LargeAdoption
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Kind, Mount
 from directory.namespace.keys import (
     CHILD,
@@ -23,11 +24,14 @@ from directory.namespace.keys import (
     ENTRY,
     EVENT,
     GRANTS,
+    INHERITED,
+    LARGE_CHANGE,
     LEVEL,
     MEMBER,
     MOUNT_ROW,
     MOUNTED,
     PARENT,
+    REMOVAL,
     REQUEST,
     RETIRED,
     directory_range,
@@ -38,10 +42,12 @@ from directory.namespace.keys import (
     unify,
 )
 from directory.namespace.plan_create import mounted_value
+from directory.namespace.removal import Removal
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree import ROOT_KEY, is_fact
 from directory.request_record import RequestRecord
 from directory.store.events import FLOOR_KEY, unpack
+from resolver.errors import KdirError
 from resolver.path import Path
 
 __all__ = ["Comparison"]
@@ -149,7 +155,7 @@ class Comparison:
             return
         try:
             read(value)
-        except (ValueError, DecodeError) as error:
+        except (ValueError, DecodeError, KdirError) as error:
             yield _unread(_shown(key), str(error))
             return
         if key == FLOOR_KEY and int(value) > self._snapshot.revision:
@@ -371,4 +377,7 @@ _READERS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
     MOUNT_ROW: _stamped(federation_pb2.MountRow),
     CHILD: _stamped(federation_pb2.Hello),
     PARENT: _stamped(federation_pb2.Welcome),
+    INHERITED: _stamped(federation_pb2.Inherited),
+    LARGE_CHANGE: LargeAdoption.from_bytes,
+    REMOVAL: Removal.from_bytes,
 }

@@ -21,8 +21,9 @@ from directory.store.base import (
     StoreAway,
     Transaction,
 )
+from directory.store.replica import Replica, ReplicaState
 from directory.store.sqlite import SqliteStore
-from resolver.errors import InvalidArgument, LevelNotFinalised, LostRace
+from resolver.errors import InvalidArgument, LevelNotFinalised, LostRace, StoreUnavailable
 from tests.federation import eventually
 from tests.members import One
 
@@ -327,6 +328,17 @@ def test_a_store_that_is_away_is_tried_again_until_it_is_back(start: Start, tmp_
     finally:
         one.members.stop()
     assert other.names() == ["other"]
+
+
+def test_S4_raising_the_level_is_refused_at_once_while_the_store_is_away(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = start("one").join()
+    monkeypatch.setattr(Replica, "state", ReplicaState.STALE)
+    monkeypatch.setattr(one.store, "sweep", pytest.fail)
+    with pytest.raises(StoreUnavailable) as refused:
+        one.members.finalise()
+    assert refused.value.metadata["effect"] == "none"
 
 
 def test_a_member_as_stored_is_the_contract_s_message(start: Start) -> None:

@@ -21,12 +21,15 @@ from directory.namespace.command import (
 from directory.namespace.entry import ROOT_ID, Directory, Kind, Mount, Provision
 from directory.namespace.keys import (
     CLAIM,
+    INHERITED,
     LEVEL,
     MEMBER,
     PARENT,
     claim_key,
     entry_key,
+    large_change_key,
     mounted_key,
+    removal_key,
     request_key,
     retired_key,
     role_key,
@@ -245,6 +248,9 @@ def unreadable(key: bytes, value: bytes) -> Callable[[Cluster, Rows], str]:
         unreadable(retired_key("x"), b"tomorrow"),
         unreadable(LEVEL, b"\xff"),
         unreadable(PARENT, b"12345678\xff"),
+        unreadable(INHERITED, b"12345678\xff"),
+        unreadable(large_change_key("sweep"), b"\xff"),
+        unreadable(removal_key(5), b"kafka\nno path"),
         unreadable(MEMBER + b"la-1", b"\xff"),
     ],
 )
