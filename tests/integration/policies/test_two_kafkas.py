@@ -1,0 +1,102 @@
+"""One word at /la reaches the topics of two clusters' real brokers, below what is armed there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from deploy.local.kafka import KafkaBroker
+from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.contract import Alteration, Wish
+from tests.command_line import Ran, run
+from tests.federation import Federation, Server, eventually
+from tests.reconciling import make
+
+MONTH, WEEK, DAY = "2592000000", "604800000", "86400000"
+
+
+@pytest.fixture(scope="module")
+def brokers(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[list[KafkaBroker]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(kafka_brokers()) for _ in range(2)]
+
+
+def kdir(server: Server, *words: str) -> Ran:
+    return run([*words, "--at", server.address])
+
+
+def armed(server: Server, path: str) -> Ran:
+    plan = kdir(server, "arm", path, "--aspect", "configs", "-o", "name")
+    assert plan.code == 0, plan.err
+    return kdir(server, "arm", path, "--aspect", "configs", "--plan", plan.out.strip())
+
+
+def retention(kafka: ConfluentAdmin, *names: str) -> dict[str, str | None]:
+    found = kafka.configs(names)
+    return {
+        name: one.get("retention.ms") for name, one in found.items() if isinstance(one, Mapping)
+    }
+
+
+def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(
+    brokers: list[KafkaBroker], tmp_path: Path
+) -> None:
+    first, second = (ConfluentAdmin([one.bootstrap]) for one in brokers)
+    make(first, "search.clicks", "search.views", "search.raw", "loose")
+    make(second, Wish("cpu", config={"retention.ms": WEEK}))
+    with Federation(tmp_path) as federation:
+        federation.start("/")
+        la = federation.join("/la", "/")
+        one, two = (
+            federation.join(
+                path,
+                "/la",
+                kafka={
+                    "bootstrap": [broker.bootstrap],
+                    "ceiling": ["create", "configs"],
+                    "split_on": ".",
+                    "sweep_seconds": 1,
+                },
+            )
+            for path, broker in zip(("/la/one", "/la/two"), brokers, strict=True)
+        )
+        eventually(lambda: (one.status().topic_count, two.status().topic_count) == (4, 1))
+        assert kdir(la, "set", "/la/one/search/raw", f"retention.ms={DAY}").code == 0
+
+        # Above the mounts there is no Kafka, so nothing to read and nothing to arm.
+        refused = kdir(la, "arm", "/la", "--aspect", "configs")
+        assert (refused.code, "no Kafka behind it" in refused.err) == (5, True)
+        said = kdir(la, "set", "/la/one/search", "manage.configs=true")
+        assert said.code == 2
+        assert "kdir arm /la/one/search --aspect configs" in said.err
+
+        shown = kdir(la, "arm", "/la/one/search", "--aspect", "configs")
+        assert shown.lines == [
+            "would change 1 topic of la-one:",
+            f"  search.raw    retention.ms   (default) → {DAY}",
+        ]
+        assert "nothing was changed" in shown.err
+        assert retention(first, "search.raw") == {"search.raw": None}
+        assert armed(la, "/la/one/search").code == 0
+        assert armed(la, "/la/two").code == 0
+        assert retention(first, "search.raw") == {"search.raw": DAY}
+
+        assert kdir(la, "set", "/la", "retention.ms=30d").code == 0
+        wanted = {"search.clicks": MONTH, "search.views": MONTH, "search.raw": DAY, "loose": None}
+        eventually(lambda: retention(first, *wanted) == wanted)
+        eventually(lambda: retention(second, "cpu") == {"cpu": MONTH})
+        # Whoever sets it shorter, as a person and not as a mount, is obeyed.
+        assert kdir(la, "set", "/la", "retention.ms=7d").code == 0
+        eventually(lambda: retention(second, "cpu") == {"cpu": WEEK})
+        eventually(lambda: retention(first, "search.views") == {"search.views": WEEK})
+
+        # Somebody else's hand is seen, and told.
+        first.alter([Alteration("search.views", {"retention.ms": "1000"})])
+        effective = ["effective", "/la/one/search/views", "--diff"]
+        eventually(lambda: "1000  drift" in kdir(la, *effective).out, 60)
+        for server in (one, two):
+            kafka = server.status().kafka
+            assert (kafka.waiting_count, kafka.contested_count, kafka.stopped) == (0, 0, "")
