@@ -59,6 +59,14 @@ def compare_rows(
     for _ in range(_TRIES):
         with _Trees(replica) as trees:
             loading = store.load()
+            if loading.revision < trees.begun:  # commits only rise: this was none
+                summary.troubles.append(
+                    f"something else than kdir wrote to the store: this server's replica was "
+                    f"brought to revision {trees.begun}, and the last commit is "
+                    f"{loading.revision}; after the next change through kdir they can be compared"
+                )
+                _drop(loading)
+                return
             try:
                 replica.wait_for(loading.revision, _WAIT_SECONDS)
             except KdirError as error:
@@ -109,6 +117,11 @@ class _Trees:
 
     def __exit__(self, *_: object) -> None:
         self._unsubscribe()
+
+    @property
+    def begun(self) -> int:
+        """The revision of the first of them."""
+        return self._first.revision
 
     def at(self, revision: int) -> Snapshot | None:
         """The tree as it was at a revision; None: it was not kept."""
