@@ -12,8 +12,10 @@ import pathlib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Any, Final, TypeVar
 
+from directory.authorization.decision import Mode
 from directory.identity.settings import AuthConfig, TlsConfig, auth_of, tls_of
 from directory.namespace.entry import LinkMode, LinkWrites
 from directory.namespace.mapping import MappingRule
@@ -114,6 +116,8 @@ class Limits:
     """Lifetime of an answer."""
     absent_seconds: int = 5
     """Lifetime of an absent."""
+    grants_max_age: float = inf
+    """An allow from above the mount ends when no parent confirmed it for so long; denies stay."""
     heartbeat_seconds: float = 2.0
     """Parent and child are never silent for longer."""
     drain_seconds: float = 5.0
@@ -139,6 +143,8 @@ class ServerConfig:
     parent: tuple[str, ...] = ()
     tls: TlsConfig | None = None
     auth: AuthConfig = field(default_factory=AuthConfig)
+    access: Mode = Mode.OPEN
+    """What holds where no grant says anything."""
     kafka: KafkaConfig | None = None
     links: tuple[SiteLink, ...] = ()
     limits: Limits = field(default_factory=Limits)
@@ -226,12 +232,21 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
         parent=top.addresses("parent"),
         tls=tls,
         auth=auth,
+        access=_access(top),
         kafka=_kafka(top.table("kafka")),
         links=_links(top.table("links"), mount),
         limits=_limits(top.table("limits")),
     )
     top.done()
     return config
+
+
+def _access(table: Table) -> Mode:
+    modes = {mode.value: mode for mode in (Mode.OPEN, Mode.ENFORCE)}
+    text = table.text("access", Mode.OPEN.value)
+    if text not in modes:
+        table.fail("access", text, f"one of {', '.join(modes)} would be right")
+    return modes[text]
 
 
 def _name(key: str, value: str) -> str:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from directory.namespace.command import Command, Context, Plan
@@ -143,11 +143,14 @@ class Writer:
         extra_guards: Sequence[Guard] = (),
         extra_writes: Sequence[Write] = (),
         validate_only: bool = False,
+        authorize: Callable[[Snapshot], Sequence[Guard]] = lambda _: (),
     ) -> Written:
         """Carries out a command, or only says what it would do (``validate_only``).
 
         ``extra_guards`` and ``extra_writes`` go into the same transaction; an extra guard that does
-        not hold ends it, since planning anew would not help.
+        not hold ends it, since planning anew would not help. ``authorize`` is asked before each
+        try, on the snapshot that it is planned on; it raises, or answers the guards under which the
+        right holds still.
 
         Raises:
             KdirError: whatever planning says of the command.
@@ -176,6 +179,7 @@ class Writer:
                 above=self._above(snapshot),
             )
             try:
+                rights = tuple(authorize(snapshot))
                 planned = plan(snapshot, self._mount(), command, context)
             except KdirError:
                 # What is in the way may be the effect of this very request's first try.
@@ -188,7 +192,12 @@ class Writer:
                 return self._answered(request) or Written(planned, snapshot.revision)
             with self._counted():
                 outcome = self._commit(
-                    request, planned, context.now_ms, extra_guards, extra_writes, deadline
+                    request,
+                    replace(planned, guards=(*planned.guards, *rights)),
+                    context.now_ms,
+                    extra_guards,
+                    extra_writes,
+                    deadline,
                 )
             match outcome:
                 case Written():

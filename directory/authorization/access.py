@@ -109,19 +109,23 @@ class Access:
         caller: Caller,
         operation: Operation,
         kind: ResourceKind = ResourceKind.TOPIC,
+        place: Place = HERE,
         *,
         age_seconds: float = 0.0,
     ) -> bool:
         """Whether there is a resource of the kind on which the caller may do it (KIP-679): one for
         which ``decide`` would say so, implied operations and all. There Kafka differs: to its
         ``authorizeByResourceType`` an allow of READ is none of DESCRIBE (A6).
+
+        With a place, whether there is a topic or directory at or below it; kinds with names are
+        asked for as a whole.
         """
         if caller.principal in self.super_users:
             return True
         question = Question.of(operation, kind)
         walk = self._begun(caller, question, age_seconds)
-        branch = self._along(walk, HERE)
-        if self.verdict(walk, HERE).allowed:
+        branch = self._along(walk, place)
+        if self.verdict(walk, place).allowed:
             return True
         if walk.deny is not None:
             return False

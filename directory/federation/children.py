@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import grpc
 from kdir.v1 import federation_pb2
 
+from directory.authorization.rules import NO_RULES
+from directory.authorization.tree import Place
 from directory.federation import facts
 from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
@@ -242,8 +244,10 @@ class Children:
                 told_table, told_at = table, now
                 aged = [row.aged(now) for row in rows]
                 yield federation_pb2.LinkResponse(mount_table=federation_pb2.MountTable(rows=aged))
-            inherited = self._inherited(found[0])
-            if told_inherited is None or inherited.levels != told_inherited.levels:
+            inherited = self._inherited(found[0]) if self._knows_what_is_above() else None
+            if inherited is not None and (
+                told_inherited is None or inherited.levels != told_inherited.levels
+            ):
                 told_inherited = inherited
                 yield federation_pb2.LinkResponse(inherited=inherited)
             if not session.news.wait(self._heartbeat_seconds):
@@ -253,6 +257,11 @@ class Children:
             silent = self._clock() - session.heard_at
             if silent > _SILENT_BEATS * self._heartbeat_seconds:
                 return
+
+    def _knows_what_is_above(self) -> bool:
+        """Whether what is handed down is all of it: not loaded is not nothing (RELIABILITY A3)."""
+        above = self._federation.parent_endpoints
+        return not above or facts.inherited_access(self._replica.snapshot) is not None
 
     def _inherited(self, mount_path: Path) -> federation_pb2.Inherited:
         snapshot = self._replica.snapshot
@@ -266,11 +275,17 @@ class Children:
         for length in range(len(relative)):
             directory_id = snapshot.find_directory(relative[:length])
             node = snapshot.node(directory_id) if directory_id is not None else None
-            if node is None or node.directory.policies == NO_POLICIES:
+            if node is None:
                 continue
-            message.levels.append(
-                facts.level_of(view.position.mount.join(relative[:length]), node.directory)
-            )
+            branch = snapshot.grants.branch(Place(relative[:length]))
+            rules = NO_RULES if branch is None else branch.rules
+            if node.directory.policies == NO_POLICIES and not (rules or node.directory.closed):
+                continue
+            path = view.position.mount.join(relative[:length])
+            message.levels.append(facts.level_of(path, node.directory, rules))
+        branch = snapshot.grants.branch(Place(relative))
+        if branch is not None and branch.rules:
+            message.levels.append(facts.grants_level(mount_path, branch.rules))
         return message
 
     def _hear(self, session: _Session, requests: Iterator[federation_pb2.LinkRequest]) -> None:

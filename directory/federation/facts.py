@@ -16,10 +16,14 @@ from typing import Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 from kdir.v1 import federation_pb2, policies_pb2
 
+from directory.authorization.access import Level as AccessLevel
+from directory.authorization.rules import NO_RULES, Rules
 from directory.codec import policies_from_proto, policies_to_proto
+from directory.grant_messages import grant_to_proto, stored_grant
 from directory.messages import policies_of
 from directory.namespace import keys
 from directory.namespace.entry import Directory, Policies
+from directory.namespace.grants import SHUT
 from directory.namespace.policies import Level
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write
@@ -41,8 +45,10 @@ __all__ = [
     "child_hello",
     "child_writes",
     "forget_writes",
+    "grants_level",
     "heard_of",
     "heard_write",
+    "inherited_access",
     "inherited_levels",
     "inherited_origins",
     "inherited_policies",
@@ -391,10 +397,39 @@ def inherited_writes(
     return (Put(INHERITED_KEY, _stamped(now_ms, body)),)
 
 
-def level_of(path: Path, directory: Directory) -> federation_pb2.InheritedLevel:
+def inherited_access(snapshot: Snapshot) -> tuple[AccessLevel, ...] | None:
+    """The grants of those levels, and which of them are closed; None where a parent never said. A
+    grant that this version does not understand denies everything there.
+    """
+    if snapshot.fact(keys.INHERITED) is None:
+        return None
+    return tuple(
+        AccessLevel(Path.parse(level.path), _rules(level), level.closed)
+        for level in inherited_levels(snapshot)
+        if level.grants or level.closed
+    )
+
+
+def _rules(level: federation_pb2.InheritedLevel) -> Rules:
+    try:
+        return Rules.of(map(stored_grant, level.grants))
+    except ValueError:
+        return SHUT
+
+
+def grants_level(path: Path, rules: Rules) -> federation_pb2.InheritedLevel:
+    """The grants of a mount, as they are handed down: it has no policies."""
+    return federation_pb2.InheritedLevel(path=str(path), grants=map(grant_to_proto, rules.grants))
+
+
+def level_of(
+    path: Path, directory: Directory, rules: Rules = NO_RULES
+) -> federation_pb2.InheritedLevel:
     """What one directory sets, as it is handed down."""
     return federation_pb2.InheritedLevel(
         path=str(path),
         policies=policies_to_proto(directory.policies),
         changed_by=directory.changed_by,
+        grants=map(grant_to_proto, rules.grants),
+        closed=directory.closed,
     )

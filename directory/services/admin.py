@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kdir.v1 import admin_pb2
 
 from directory import logs
+from directory.authorization.grant import Operation
 from directory.cluster import Cluster
 from directory.large_changes import progress_of, rules_from_proto
 from directory.members import VERSION
@@ -58,6 +59,7 @@ class AdminService(Service):
         """How a server is doing; answers also while nothing is loaded."""
         call.check()
         cluster = self._hosting.named(request.cluster)
+        self._hosting.guarding.require_admin(cluster, Operation.DESCRIBE, call)
         state = cluster.replica.state
         response = admin_pb2.GetStatusResponse(
             replica_state=_REPLICA_STATES[state],
@@ -136,6 +138,7 @@ class AdminService(Service):
         from directory.kafka.assembly import adoptions_to_proto
 
         cluster, reconciler = self._reconciler(request.cluster)
+        self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
         cluster.check_mounted()
         call.check()
         adopting = reconciler.adopt(
@@ -164,6 +167,7 @@ class AdminService(Service):
         asked = Path.parse(request.path) if request.path else None
         owner = "" if asked is None else self._hosting.pick(asked).cluster_id
         cluster, reconciler = self._reconciler(owner)
+        self._hosting.guarding.require_admin(cluster, Operation.DESCRIBE, call)
         path = asked or cluster.mount
         drifts = reconciler.drift(path)
         return admin_pb2.ListDriftResponse(drifts=[drift_to_proto(one) for one in drifts])
@@ -174,6 +178,7 @@ class AdminService(Service):
         """Lets a stopped reconciler go on."""
         call.check()
         cluster, reconciler = self._reconciler(request.cluster)
+        self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
         if cluster.replica.state is ReplicaState.LOADING:
             raise NotReady("nothing is loaded yet")
         reconciler.acknowledge(request.stopped)
@@ -187,6 +192,7 @@ class AdminService(Service):
         """Raises the cluster's feature level, or says whether it could be done."""
         call.check()
         cluster = self._hosting.one_named(request.cluster)
+        self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
         if cluster.replica.state is ReplicaState.LOADING:
             raise NotReady("nothing is loaded yet")
         done = cluster.members.finalise(request.level, validate_only=request.validate_only)

@@ -16,6 +16,7 @@ from directory.services import listing
 from directory.services.answers import Answers, kind_of
 from directory.services.call import Call
 from directory.services.commands import create_command, update_command
+from directory.services.guarding import authorizing
 from directory.services.hosting import Hosting
 from directory.services.rpc import Handler, Service
 from directory.writer import Written
@@ -85,8 +86,9 @@ class DirectoryService(Service):
         cluster = self._owner(path, holder=request.kind == entry_pb2.ENTRY_KIND_MOUNT)
         snapshot = self._hosting.read(cluster, request.token, call)
         kind = kind_of(request.kind)
+        shown = self._hosting.sight(cluster, snapshot, call).find(path, kind, no_follow=True)
         outcome = resolve_pb2.Outcome()
-        Answers(cluster, snapshot).resolve(path, outcome, kind, no_follow=True)
+        Answers(cluster, snapshot).resolve(path, outcome, shown, no_follow=True)
         match outcome.WhichOneof("kind"):
             case "resolution":
                 entry = outcome.resolution.entry
@@ -117,7 +119,8 @@ class DirectoryService(Service):
         path = Path.parse(request.path)
         cluster = self._owner(path)
         snapshot = self._hosting.read(cluster, request.token, call)
-        response = listing.list_entries(cluster, snapshot, path, request, call)
+        sight = self._hosting.sight(cluster, snapshot, call)
+        response = listing.list_entries(cluster, snapshot, path, request, call, sight)
         for entry in response.entries:
             if entry.HasField("mount"):
                 _mount_state(cluster, Path.parse(entry.path), entry.mount)
@@ -134,8 +137,10 @@ class DirectoryService(Service):
         command = create_command(request, path)
         match command:
             case CreateMount():
+                self._authorize(cluster, command, call)
                 command = self._mounting(cluster, command)
             case CreateTopic():
+                self._authorize(cluster, command, call)
                 command = self._topic(cluster, command, request)
             case _:
                 pass
@@ -152,6 +157,10 @@ class DirectoryService(Service):
         if entry is not None:
             entry_to_proto(entry, str(written.plan.path or path), into=response.entry)
         return response
+
+    def _authorize(self, cluster: Cluster, command: Command, call: Call) -> None:
+        """Before anything is looked up for the caller that it might not be told."""
+        authorizing(self._hosting.guarding, cluster, command, call)(cluster.replica.snapshot)
 
     @staticmethod
     def _mounting(cluster: Cluster, command: CreateMount) -> CreateMount:
@@ -294,6 +303,7 @@ class DirectoryService(Service):
             deletes_in_kafka=_allowed(cluster, "delete"),
             creates_in_kafka=_allowed(cluster, "create"),
             validate_only=request.validate_only,
+            authorize=authorizing(self._hosting.guarding, cluster, command, call),
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from kdir.v1 import federation_pb2
 
+from directory.authorization.grant import Operation, ResourceKind
 from directory.federation.federation import unix_ms
 from directory.identity.settings import TlsConfig
 from directory.services.call import Call
@@ -38,6 +39,7 @@ class FederationService(Service):
         cluster = self._hosting.parent_of(hello)
         _check_peer(hello, call, cluster.config.tls)
         cluster.check_mounted()
+        self._hosting.guarding.check_link(cluster, hello.cluster_id, call)
         return cluster.children.serve(hello, _readable(requests), call.peer, call.cancel)
 
     def list_mounts(
@@ -50,11 +52,15 @@ class FederationService(Service):
         now = unix_ms()
         seen: set[str] = set()
         for cluster in self._hosting.clusters:
+            sight = self._hosting.sight(cluster, cluster.replica.snapshot, call)
             for row in cluster.federation.rows_everywhere():
+                if not sight.may_refer(row.mount):
+                    continue
                 if row.row.mount not in seen:
                     seen.add(row.row.mount)
                     response.rows.append(row.aged(now))
-            response.waiting.extend(cluster.children.waiting())
+            if sight.may_do(Operation.DESCRIBE, ResourceKind.CLUSTER):
+                response.waiting.extend(cluster.children.waiting())
         response.rows.sort(key=lambda row: row.mount)
         return response
 

@@ -9,10 +9,12 @@ from kdir.v1 import federation_pb2, resolve_pb2
 
 from directory.cluster import Cluster
 from directory.config import Limits
+from directory.namespace.entry import Kind
 from directory.namespace.snapshot import Snapshot
 from directory.services.answers import kind_of
 from directory.services.call import CURRENT, Call
 from directory.services.consistency import read_at
+from directory.services.guarding import Guarding, Sight
 from directory.services.ready import Ready, error_part, with_authority_index
 from resolver.errors import InvalidArgument, InvalidPath, KdirError
 from resolver.path import Path
@@ -27,6 +29,7 @@ class Hosting:
         self.clusters = tuple(clusters)
         self.limits: Limits = self.clusters[0].config.limits
         self._only = self.clusters[0] if len(self.clusters) == 1 else None
+        self.guarding = Guarding()
         self._kept: dict[Cluster, Ready] = {}
         self._places = threading.BoundedSemaphore(self.limits.waiting_reads)
 
@@ -94,6 +97,14 @@ class Hosting:
             None if streams else self._places,
         )
 
+    def sight(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> Sight:
+        """What the caller may see and do; see ``guarding``.
+
+        Raises:
+            NotReady
+        """
+        return self.guarding.sight(cluster, snapshot, call)
+
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
         """One path: the bytes of the ResolveResponse."""
         text = request.path
@@ -104,7 +115,9 @@ class Hosting:
         except KdirError as error:
             raise _error_of(text) or error from None
         ready = self._ready(cluster, snapshot)
-        outcome = ready.outcome(text, kind_of(request.prefer), no_follow=request.no_follow)
+        sight = self.sight(cluster, snapshot, call)
+        prefer = kind_of(request.prefer)
+        outcome = sight.outcome(ready, text, prefer, no_follow=request.no_follow)
         return ready.authority(cluster.authority(snapshot)) + outcome
 
     def batch(self, request: resolve_pb2.BatchResolveRequest, call: Call) -> bytes:
@@ -149,7 +162,11 @@ class Hosting:
         ready = self._ready(cluster, snapshot)
         authority = ready.authority(cluster.authority(snapshot))
         prefer = kind_of(request.prefer)
-        return authority, ready.outcomes(paths, prefer, no_follow=request.no_follow)
+        sight = self.sight(cluster, snapshot, call)
+        if sight.sees_all:
+            return authority, ready.outcomes(paths, prefer, no_follow=request.no_follow)
+        no_follow = request.no_follow
+        return authority, [_seen(sight, ready, text, prefer, no_follow) for text in paths]
 
     def _ready(self, cluster: Cluster, snapshot: Snapshot) -> Ready:
         """What is remembered of this very snapshot; if that is of another one, it is forgotten."""
@@ -158,6 +175,13 @@ class Hosting:
         if ready is None or not ready.is_of(snapshot, view):
             ready = self._kept[cluster] = Ready(cluster, snapshot, view)
         return ready
+
+
+def _seen(sight: Sight, ready: Ready, text: str, prefer: Kind | None, no_follow: bool) -> bytes:  # noqa: FBT001 - one caller
+    try:
+        return sight.outcome(ready, text, prefer, no_follow=no_follow)
+    except KdirError as error:
+        return error_part(error)
 
 
 def _meant(cluster: Cluster) -> Cluster:

@@ -17,6 +17,7 @@ from directory.namespace.lookup import DirectoryAt, LinkAt, MountAt, TopicAt, Un
 from directory.namespace.snapshot import Node, Snapshot
 from directory.services.answers import Answers, kind_of
 from directory.services.call import Call
+from directory.services.guarding import Sight
 from directory.services.pages import PageToken, page_size
 from resolver.errors import (
     Absent,
@@ -42,6 +43,7 @@ def list_entries(
     path: Path,
     request: directory_pb2.ListEntriesRequest,
     call: Call,
+    sight: Sight,
 ) -> directory_pb2.ListEntriesResponse:
     """A page of a directory's children, or with ``recursive`` of all below it.
 
@@ -50,6 +52,7 @@ def list_entries(
         NotAuthoritative: it lies beyond a mount or a link.
         InvalidPageToken, RevisionGone, InvalidArgument
     """
+    sight.find(path, Kind.DIRECTORY, no_follow=True)
     node = _directory(cluster, snapshot, path)
     size = page_size(request.page_size)
     query = _query(request, path)
@@ -70,7 +73,7 @@ def list_entries(
     inherited = answers.inherited(node.entry_id)
     if inherited is not None:
         response.inherited.CopyFrom(inherited)
-    last = _fill(response, snapshot, node, path, request, size, after, call)
+    last = _fill(response, snapshot, node, path, request, size, after, call, sight)
     if last is not None:
         place = _CONTAINER if last.container else _TOPIC
         response.next_page_token = str(
@@ -122,7 +125,7 @@ def _cursor(token: PageToken) -> Cursor:
     return Cursor(tuple(relative.split("/")), place == _CONTAINER)
 
 
-def _fill(
+def _fill(  # noqa: PLR0913, PLR0917 - one caller
     response: directory_pb2.ListEntriesResponse,
     snapshot: Snapshot,
     node: Node,
@@ -131,11 +134,14 @@ def _fill(
     size: int,
     after: Cursor | None,
     call: Call,
+    sight: Sight,
 ) -> Cursor | None:
     """Adds entries up to the page's size in entries and bytes; where the next page begins."""
     glob = Glob.parse(request.name_glob) if request.name_glob else None
     kinds = frozenset(kind for kind in map(kind_of, request.kinds) if kind is not None)
     base = "" if path.is_root else str(path)
+    above = path.below(sight.access.mount)
+    hides = not sight.sees_all_in(above)
     used = 0
     while True:
         part: Page = page(
@@ -149,6 +155,9 @@ def _fill(
             recursive=request.recursive,
         )
         for one in part.entries:
+            is_topic = isinstance(one, ListedTopic)
+            if hides and not sight.sees((*above, *one.relative), is_topic=is_topic):
+                continue
             where = f"{base}/{'/'.join(one.relative)}"
             if isinstance(one, ListedTopic):
                 record_to_proto(one.record, where, response.entries.add())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from kdir.v1 import policies_pb2
 
+from directory.authorization.grant import Operation
 from directory.cluster import Cluster
 from directory.federation import facts
 from directory.federation.federation import unix_ms
@@ -78,6 +79,7 @@ class PolicyService(Service):
         """The exact calls that arming would make."""
         path = Path.parse(request.path)
         cluster = self._cluster(path)
+        self._hosting.guarding.require(cluster, Operation.ALTER_CONFIGS, path, call)
         call.check()
         planned = _armory(cluster).plan(path, request.aspect)
         return policies_pb2.PlanArmingResponse(
@@ -102,6 +104,7 @@ class PolicyService(Service):
                 "plan_hash: empty; what PlanArming answered would be right", field="plan_hash"
             )
         cluster = self._cluster(path)
+        self._hosting.guarding.require(cluster, Operation.ALTER_CONFIGS, path, call)
         armed = _armory(cluster).arm(
             path,
             request.aspect,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from kdir.v1 import resolve_pb2
 
+from directory.namespace.entry import Kind
 from directory.services.answers import Answers
 from directory.services.call import Call
 from directory.services.hosting import Hosting
@@ -85,11 +86,14 @@ class ResolveService(Service):
             return response
         cluster.check_mounted()
         found = snapshot.locate(request.physical_name)
-        if found is None or found.relative is None:
+        sight = self._hosting.sight(cluster, snapshot, call)
+        if found is None or found.relative is None or not sight.sees(found.relative, is_topic=True):
             raise Absent(
                 f"cluster {cluster.config.cluster} has no topic with the physical name "
                 f"{request.physical_name!r}",
                 cluster_id=cluster.cluster_id,
             )
-        answers.resolve(cluster.mount.join(found.relative), response.outcome)
+        answers.resolve(cluster.mount.join(found.relative), response.outcome, Kind.TOPIC)
+        if not sight.sees(found.relative, is_topic=False):
+            response.outcome.resolution.ClearField("container_too")
         return response

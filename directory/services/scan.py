@@ -22,6 +22,7 @@ from directory.codec import record_to_proto
 from directory.namespace.snapshot import Snapshot
 from directory.services.answers import Answers
 from directory.services.call import Call
+from directory.services.guarding import Sight
 from directory.services.hosting import Hosting
 from directory.services.pages import PageToken, page_size
 from directory.services.rpc import Handler, Service
@@ -76,9 +77,13 @@ class ScanService(Service):
         query = f"{path} {request.shard}/{shards}"
         token = PageToken.parse(request.page_token, "scan", query) if request.page_token else None
         scan = self._scan(cluster, path, token, call)
+        # Who may see what is as it is now, however old the snapshot that a scan goes on in.
+        sight = self._hosting.sight(cluster, self._hosting.read(cluster, "", call), call)
+        if not sight.may_pass(path):
+            raise sight.absent(path)
         snapshot = scan.snapshot
         response = scan_pb2.ScanTopicsResponse(authority=cluster.authority(snapshot))
-        last = _fill(response, request, cluster, scan, token, call)
+        last = _fill(response, request, cluster, scan, token, call, sight)
         if last:
             response.next_page_token = str(
                 PageToken("scan", query, snapshot.incarnation, snapshot.revision, last)
@@ -147,6 +152,7 @@ def _fill(
     scan: _Scan,
     token: PageToken | None,
     call: Call,
+    sight: Sight,
 ) -> str:
     """Adds the topics after the token's; returns where the page ended, or nothing at the end."""
     size = page_size(request.page_size, _PAGE)
@@ -162,6 +168,7 @@ def _fill(
         node = scan.snapshot.node(directory_id)
         if node is None:
             continue
+        hides = not sight.sees_all_in(directory)
         inherited = answers.inherited(directory_id)
         owner = inherited.owner if inherited is not None else ""
         base = "".join(f"/{segment}" for segment in (*mount, *directory))
@@ -171,6 +178,8 @@ def _fill(
             passed += 1
             if passed % _LOOK == 0:
                 call.check()
+            if hides and not sight.sees((*directory, name), is_topic=True):
+                continue
             if shards > 1 and zlib.crc32(name.encode()) % shards != shard:
                 continue
             if len(entries) >= size or used >= _PAGE_BYTES:

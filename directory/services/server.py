@@ -18,6 +18,7 @@ from directory.config import Limits
 from directory.health import is_ready
 from directory.identity.callers import Identities
 from directory.metrics.calls import CallMetrics
+from directory.services.access import AccessService
 from directory.services.admin import AdminService
 from directory.services.arrivals import Arrivals
 from directory.services.binding import bind
@@ -118,6 +119,7 @@ class DirectoryServer:
             FederationService(self._hosting),
             ScanService(self._hosting),
             PolicyService(self._hosting),
+            AccessService(self._hosting),
             AdminService(self._hosting),
         )
         seconds = self._limits.call_seconds

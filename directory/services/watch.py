@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from kdir.v1 import watch_pb2
 
+from directory.cluster import Cluster
+from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
+from directory.services.guarding import Sight
 from directory.services.hosting import Hosting
 from directory.services.pages import PageToken, page_size
 from directory.services.rpc import Handler, Service
@@ -47,6 +50,7 @@ class WatchService(Service):
         position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
         after = position.revision if position is not None else snapshot.revision
         idle_seconds = float(request.checkpoint_seconds or 10)
+        self._may_hear(cluster, snapshot, path, call)
         subscription = cluster.history.follow(after)
         call.on_end(subscription.close)
         try:
@@ -64,9 +68,11 @@ class WatchService(Service):
                 batch = subscription.next(min(idle_seconds, _LOOK_SECONDS))
                 if not batch:
                     reached = max(reached, told)
+                # Not the snapshot that it began with: a right that is gone ends the stream (N5).
+                sight = self._may_hear(cluster, cluster.replica.snapshot, path, call)
                 for revision, events in batch:
                     reached = revision
-                    passed = [event for event in events if _concerns(event, path)]
+                    passed = list(_heard(events, path, sight))
                     if passed:
                         spoken = time.monotonic()
                         token = self._token(cluster.cluster_id, incarnation, revision)
@@ -84,6 +90,17 @@ class WatchService(Service):
         finally:
             subscription.close()
 
+    def _may_hear(self, cluster: Cluster, snapshot: Snapshot, path: Path, call: Call) -> Sight:
+        """What the caller may hear.
+
+        Raises:
+            Absent: nothing at or below the path is, or is any more, the caller's to see.
+        """
+        sight = self._hosting.sight(cluster, snapshot, call)
+        if not sight.may_pass(path):
+            raise sight.absent(path)
+        return sight
+
     @staticmethod
     def _token(cluster_id: str, incarnation: str, revision: int) -> str:
         return str(Token.of(cluster_id, incarnation, revision))
@@ -98,6 +115,7 @@ class WatchService(Service):
         if not (cluster.mount.is_prefix_of(path) or path.is_prefix_of(cluster.mount)):
             raise NotAuthoritative(f"{path} is not below {cluster.mount}, where this cluster hangs")
         snapshot = self._hosting.read(cluster, "", call)
+        sight = self._may_hear(cluster, snapshot, path, call)
         size = page_size(request.page_size)
         before = snapshot.revision + 1
         if request.page_token:
@@ -117,7 +135,7 @@ class WatchService(Service):
                 if len(events) >= size:
                     break
                 before = revision
-                events.extend(event for event in reversed(group) if _concerns(event, path))
+                events.extend(_heard(reversed(group), path, sight, past=True))
         response.events.extend(events)
         if before > 0 and len(events) >= size:
             response.next_page_token = str(
@@ -133,6 +151,14 @@ _FIRST_SECONDS = 5.0
 def call_with_wait(call: Call) -> Call:
     """A stream has no deadline; waiting for its first position has."""
     return Call(time.monotonic() + _FIRST_SECONDS, is_active=call.is_active)
+
+
+def _heard(
+    events: Iterable[watch_pb2.ChangeEvent], path: Path, sight: Sight, *, past: bool = False
+) -> Iterator[watch_pb2.ChangeEvent]:
+    for event in events:
+        if _concerns(event, path) and (seen := sight.event(event, past=past)) is not None:
+            yield seen
 
 
 def _concerns(event: watch_pb2.ChangeEvent, path: Path) -> bool:

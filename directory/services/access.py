@@ -1,0 +1,259 @@
+"""AccessService: grants of entries, and who may do what by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from kdir.v1 import access_pb2
+
+from directory.authorization.decision import Decision, Reason
+from directory.authorization.explain import Effect, Explanation, explain
+from directory.authorization.grant import Operation, ResourceKind
+from directory.authorization.principals import ANONYMOUS, Caller
+from directory.authorization.rules import Question
+from directory.authorization.tree import Place
+from directory.cluster import Cluster
+from directory.grant_messages import (
+    grant_to_proto,
+    grants_from_proto,
+    operation_from_proto,
+    resource_kind_from_proto,
+)
+from directory.namespace.command import AddGrants, RemoveGrants
+from directory.namespace.entry import Kind
+from directory.namespace.ground import standing
+from directory.namespace.snapshot import Snapshot
+from directory.services.answers import kind_of
+from directory.services.call import Call
+from directory.services.guarding import authorizing
+from directory.services.hosting import Hosting
+from directory.services.rpc import Handler, Service
+from directory.writer import Written
+from resolver.errors import Absent, InvalidArgument, KdirError, NotAuthoritative
+from resolver.path import Path
+from resolver.token import Token
+
+__all__ = ["AccessService"]
+
+_REQUEST_ID_LENGTH = 128
+
+
+class AccessService(Service):
+    """Who may do what in one cluster."""
+
+    descriptor = access_pb2.DESCRIPTOR.services_by_name["AccessService"]
+    writes = frozenset({"AddGrants", "RemoveGrants"})
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "AddGrants": self.add_grants,
+            "RemoveGrants": self.remove_grants,
+            "ListGrants": self.list_grants,
+            "CheckAccess": self.check_access,
+            "AuthorizeAny": self.authorize_any,
+        }
+
+    # -- grants ----------------------------------------------------------------------------------
+
+    def add_grants(
+        self, request: access_pb2.AddGrantsRequest, call: Call
+    ) -> access_pb2.AddGrantsResponse:
+        """Adds grants; those that are there already stay as they are."""
+        path = Path.parse(request.path)
+        command = AddGrants(
+            path=path, grants=grants_from_proto(request.grants), kind=kind_of(request.kind)
+        )
+        cluster, written = self._write(command, request, call)
+        return access_pb2.AddGrantsResponse(
+            token=_token(cluster, written.revision),
+            grants=map(grant_to_proto, written.plan.grants),
+            added=map(grant_to_proto, written.plan.grants_changed),
+            topic_count=written.plan.topic_count,
+        )
+
+    def remove_grants(
+        self, request: access_pb2.RemoveGrantsRequest, call: Call
+    ) -> access_pb2.RemoveGrantsResponse:
+        """Removes grants, each exactly as it was added; what is not there is passed over."""
+        path = Path.parse(request.path)
+        command = RemoveGrants(
+            path=path, grants=grants_from_proto(request.grants), kind=kind_of(request.kind)
+        )
+        cluster, written = self._write(command, request, call)
+        return access_pb2.RemoveGrantsResponse(
+            token=_token(cluster, written.revision),
+            grants=map(grant_to_proto, written.plan.grants),
+            removed=map(grant_to_proto, written.plan.grants_changed),
+            topic_count=written.plan.topic_count,
+        )
+
+    def _write(
+        self,
+        command: AddGrants | RemoveGrants,
+        request: access_pb2.AddGrantsRequest | access_pb2.RemoveGrantsRequest,
+        call: Call,
+    ) -> tuple[Cluster, Written]:
+        if len(request.request_id) > _REQUEST_ID_LENGTH:
+            raise InvalidArgument(
+                f"request_id: {len(request.request_id)} characters; at most {_REQUEST_ID_LENGTH} "
+                f"would be right"
+            )
+        cluster = self._owner(command.path, holder=command.kind is Kind.MOUNT)
+        written = cluster.writer.execute(
+            command,
+            principal=call.principal,
+            request_id=request.request_id,
+            timeout_seconds=call.seconds_left(),
+            validate_only=request.validate_only,
+            authorize=authorizing(self._hosting.guarding, cluster, command, call),
+        )
+        return cluster, written
+
+    def list_grants(
+        self, request: access_pb2.ListGrantsRequest, call: Call
+    ) -> access_pb2.ListGrantsResponse:
+        """The grants set on an entry itself."""
+        path = Path.parse(request.path)
+        kind = kind_of(request.kind)
+        cluster = self._owner(path, holder=kind is Kind.MOUNT)
+        snapshot = self._hosting.read(cluster, request.token, call)
+        shown = self._hosting.sight(cluster, snapshot, call).find(path, kind, no_follow=True)
+        found = standing(snapshot, cluster.mount, path, shown)
+        relative = path.below(cluster.mount)
+        place = Place(relative, found.entry.kind is Kind.TOPIC)
+        return access_pb2.ListGrantsResponse(
+            grants=map(grant_to_proto, snapshot.grants.grants_at(place)),
+            token=_token(cluster, snapshot.revision),
+        )
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def check_access(
+        self, request: access_pb2.CheckAccessRequest, call: Call
+    ) -> access_pb2.CheckAccessResponse:
+        """Whether a principal may do something, and which grant decides. The path need not exist.
+
+        Everybody may ask for oneself; for others, and why, who may describe the entry.
+        """
+        path = Path.parse(request.path)
+        caller = Caller.of(request.principal, request.host)
+        resource = resource_kind_from_proto(request.resource_kind)
+        operation = operation_from_proto(request.operation)
+        question = Question.of(operation, resource, request.resource_name)
+        cluster = self._owner(path)
+        snapshot = self._hosting.read(cluster, request.token, call)
+        sight = self._hosting.sight(cluster, snapshot, call)
+        kind = _kind_at(cluster, snapshot, path, kind_of(request.kind))
+        shown = sight.sees_path(path, kind)
+        if not shown and caller.principal != (call.principal or ANONYMOUS):
+            raise sight.absent(path)
+        relative = path.below(cluster.mount)
+        is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceKind.TOPIC
+        place = Place(relative, is_topic)
+        access = self._hosting.guarding.access(cluster, snapshot)
+        explained = explain(access, caller, question, place, age_seconds=_age(cluster))
+        decision = explained.decision
+        response = access_pb2.CheckAccessResponse(
+            allowed=decision.allowed, token=_token(cluster, snapshot.revision)
+        )
+        if not shown:
+            response.message = "denied" if not decision.allowed else "allowed"
+            return response
+        _why(decision, response)
+        if request.explain:
+            _fill_levels(explained, response)
+        return response
+
+    def authorize_any(
+        self, request: access_pb2.AuthorizeAnyRequest, call: Call
+    ) -> access_pb2.AuthorizeAnyResponse:
+        """Whether a principal may do something on any resource of a kind (KIP-679), in the cluster
+        that owns the path. Everybody may ask for oneself; for others, who may describe the cluster.
+        """
+        caller = Caller.of(request.principal, request.host)
+        operation = operation_from_proto(request.operation)
+        resource = resource_kind_from_proto(request.resource_kind)
+        cluster = (
+            self._owner(Path.parse(request.path)) if request.path else self._hosting.clusters[0]
+        )
+        cluster.check_mounted()
+        snapshot = self._hosting.read(cluster, request.token, call)
+        if caller.principal != (call.principal or ANONYMOUS):
+            self._hosting.guarding.require_admin(cluster, Operation.DESCRIBE, call)
+        access = self._hosting.guarding.access(cluster, snapshot)
+        age = _age(cluster)
+        if (operation, resource) == (Operation.IDEMPOTENT_WRITE, ResourceKind.CLUSTER):
+            allowed = access.may_produce_idempotently(caller, age_seconds=age)
+        else:
+            allowed = access.authorize_any(caller, operation, resource, age_seconds=age)
+        return access_pb2.AuthorizeAnyResponse(
+            allowed=allowed, token=_token(cluster, snapshot.revision)
+        )
+
+    def _owner(self, path: Path, *, holder: bool = False) -> Cluster:
+        cluster = self._hosting.pick_holder(path) if holder else self._hosting.pick(path)
+        cluster.check_mounted()
+        if not cluster.mount.is_prefix_of(path):
+            raise NotAuthoritative(
+                f"{path} is not below {cluster.mount}, where cluster {cluster.config.cluster} "
+                f"hangs; resolve it first",
+                path=path,
+                mount=cluster.mount,
+            )
+        return cluster
+
+
+def _age(cluster: Cluster) -> float:
+    return cluster.unconfirmed_seconds() or 0.0
+
+
+def _kind_at(cluster: Cluster, snapshot: Snapshot, path: Path, kind: Kind | None) -> Kind | None:
+    """Which kind is meant; where nothing is, a topic would be.
+
+    Raises:
+        NotAuthoritative: what lies beyond a mount is another cluster's to say.
+    """
+    if kind is not None:
+        return kind
+    try:
+        return standing(snapshot, cluster.mount, path, None).entry.kind
+    except Absent:
+        return Kind.TOPIC
+    except NotAuthoritative:
+        raise
+    except KdirError:
+        return Kind.TOPIC
+
+
+def _why(decision: Decision, response: access_pb2.CheckAccessResponse) -> None:
+    if decision.grant is not None:
+        response.deciding_grant.CopyFrom(grant_to_proto(decision.grant))
+    if decision.path is not None:
+        response.deciding_path = str(decision.path)
+    if decision.implied_by is not None:
+        response.implied_by = cast("access_pb2.Operation", decision.implied_by.value)
+    response.message = str(decision)
+
+
+def _fill_levels(explained: Explanation, response: access_pb2.CheckAccessResponse) -> None:
+    if explained.decision.reason is Reason.SUPER_USER:
+        return
+    for level in explained.levels:
+        out = response.levels.add(
+            path=str(level.path), closed=level.closed, inherited=level.inherited
+        )
+        for seen in level.grants:
+            out.grants.add(
+                grant=grant_to_proto(seen.grant),
+                decides=seen.effect is Effect.DECIDES,
+                message=seen.effect.value,
+            )
+
+
+def _token(cluster: Cluster, revision: int) -> str:
+    incarnation = cluster.replica.snapshot.incarnation
+    return str(Token.of(cluster.cluster_id, incarnation, revision))

@@ -1,0 +1,148 @@
+"""A cluster on a store of its own, asked by its services' handlers as whoever a test says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kdir.v1 import access_pb2, directory_pb2, entry_pb2, resolve_pb2
+
+from directory.cluster import Cluster
+from directory.config import parse_config
+from directory.services.access import AccessService
+from directory.services.admin import AdminService
+from directory.services.call import Call
+from directory.services.entries import DirectoryService
+from directory.services.federation import FederationService
+from directory.services.hosting import Hosting
+from directory.services.policies import PolicyService
+from directory.services.resolve import ResolveService
+from directory.services.scan import ScanService
+from directory.services.watch import WatchService
+from directory.store.base import Write
+from resolver.errors import KdirError
+from tests.federation import eventually
+
+ADMIN = "User:admin"
+SERVICES = (
+    AccessService,
+    AdminService,
+    DirectoryService,
+    FederationService,
+    PolicyService,
+    ResolveService,
+    ScanService,
+    WatchService,
+)
+
+
+class House:
+    """One cluster at /la, and its services."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.hosting = Hosting([cluster])
+        self.handlers: dict[str, Callable[[Any, Call], Any]] = {}
+        for service in SERVICES:
+            self.handlers.update(service(self.hosting).handlers())
+
+    def ask(self, who: str, method: str, request: Any, host: str = "", **call: Any) -> Any:
+        answer = self.handlers[method](
+            request,
+            Call(
+                time.monotonic() + 10,
+                principal=who if ":" in who or not who else f"User:{who}",
+                caller_host=host,
+                is_active=lambda: True,
+                **call,
+            ),
+        )
+        if isinstance(answer, bytes):
+            kinds = {"Resolve": resolve_pb2.ResolveResponse}
+            answer = kinds.get(method, resolve_pb2.BatchResolveResponse).FromString(answer)
+        return answer
+
+    def refusal(self, who: str, method: str, request: Any) -> KdirError:
+        with pytest.raises(KdirError) as refused:
+            self.ask(who, method, request)
+        return refused.value
+
+    def mkdir(self, path: str, who: str = ADMIN, *, closed: bool = False) -> None:
+        entry = entry_pb2.Entry(directory=entry_pb2.Directory(closed=closed))
+        request = directory_pb2.CreateEntryRequest(path=path, entry=entry, make_parents=True)
+        self.ask(who, "CreateEntry", request)
+
+    def link(self, path: str, target: str, who: str = ADMIN) -> None:
+        entry = entry_pb2.Entry(link=entry_pb2.Link(targets=[target]))
+        self.ask(who, "CreateEntry", directory_pb2.CreateEntryRequest(path=path, entry=entry))
+
+    def put(self, *writes: Write) -> None:
+        self.cluster.writer.put_facts(writes)
+
+    def grant(self, who: str, words: str, path: str, by: str = ADMIN, **fields: Any) -> Any:
+        """``grant("bob", "read,describe", "/la")``; ``-read`` denies."""
+        return self.ask(
+            by,
+            "AddGrants",
+            access_pb2.AddGrantsRequest(path=path, grants=grants(who, words, **fields)),
+        )
+
+    def revoke(self, who: str, words: str, path: str, by: str = ADMIN) -> Any:
+        return self.ask(
+            by, "RemoveGrants", access_pb2.RemoveGrantsRequest(path=path, grants=grants(who, words))
+        )
+
+    def outcome(self, who: str, path: str, host: str = "", **fields: Any) -> str:
+        request = resolve_pb2.ResolveRequest(path=path, **fields)
+        return str(self.ask(who, "Resolve", request, host).outcome.WhichOneof("kind"))
+
+    def names(self, who: str, path: str, **fields: Any) -> list[str]:
+        request = directory_pb2.ListEntriesRequest(path=path, **fields)
+        return [one.path for one in self.ask(who, "ListEntries", request).entries]
+
+
+def grants(who: str, words: str, **fields: Any) -> list[access_pb2.Grant]:
+    made = []
+    for word in words.split(","):
+        operation = word.removeprefix("-").upper().replace("-", "_")
+        made.append(
+            access_pb2.Grant(
+                principal=who if ":" in who else f"User:{who}",
+                operation=f"OPERATION_{operation}",
+                permission=access_pb2.PERMISSION_DENY
+                if word.startswith("-")
+                else access_pb2.PERMISSION_ALLOW,
+                resource_kind=fields.get("kind", access_pb2.RESOURCE_KIND_TOPIC),
+                resource_name=fields.get("name", ""),
+                host=fields.get("host", ""),
+            )
+        )
+    return made
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[Callable[..., House]]:
+    with ExitStack() as cleanup:
+
+        def make(access: str = "enforce", **settings: Any) -> House:
+            config = parse_config(
+                {
+                    "cluster": "la",
+                    "mount": "/la",
+                    "store": f"sqlite:///{tmp_path}/la.sqlite",
+                    "access": access,
+                    "auth": {"super_users": [ADMIN], "anonymous": True},
+                    **settings,
+                }
+            )
+            cluster = Cluster.open(config, lambda: ("127.0.0.1:1",))
+            cleanup.callback(cluster.stop)
+            cluster.start()
+            eventually(lambda: cluster.replica.snapshot)
+            return House(cluster)
+
+        yield make
