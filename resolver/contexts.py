@@ -40,6 +40,7 @@ __all__ = [
     "choose_login",
     "choose_servers",
     "config_file",
+    "environment_login",
     "load_contexts",
     "parse_servers",
     "write_context",
@@ -69,6 +70,11 @@ class Login(NamedTuple):
         return f"Login({self.shown or 'nobody in particular'})"
 
     @property
+    def variables(self) -> dict[str, str]:
+        """The environment that says the same."""
+        return {name: value for name, value in zip(_VARIABLES, self, strict=True) if value}
+
+    @property
     def shown(self) -> str:
         """For people, without a secret: such as ``certificate alice.pem``."""
         parts = []
@@ -77,6 +83,9 @@ class Login(NamedTuple):
         if self.cert:
             parts.append(f"certificate {self.cert}")
         return ", ".join(parts) or ("nobody, over TLS" if self.ca else "")
+
+
+_VARIABLES: Final = tuple(f"KDIR_{key.upper()}" for key in Login._fields)
 
 
 class Context(NamedTuple):
@@ -164,10 +173,15 @@ def choose_login(at: str, name: str, environ: Mapping[str, str]) -> Login:
         servers = set(choose_servers(at, name, environ))
         found = (one for one in load_contexts().by_name.values() if servers & set(one.servers))
         login = next((one.login for one in found), login)
-    said = {key: environ.get(f"KDIR_{key.upper()}", "") for key in Login._fields}
-    if said["token"] or said["token_file"]:
+    said = environment_login(environ)
+    if said.token or said.token_file:
         login = login._replace(token="", token_file="")
-    return login._replace(**{key: value for key, value in said.items() if value})
+    return login._replace(**{key: value for key, value in said._asdict().items() if value})
+
+
+def environment_login(environ: Mapping[str, str]) -> Login:
+    """Who the user is as the variables ``KDIR_CA``, ``KDIR_CERT``, … alone say."""
+    return Login(*(environ.get(name, "") for name in _VARIABLES))
 
 
 def parse_servers(text: str, where: str) -> tuple[str, ...]:
@@ -257,7 +271,7 @@ def _login(value: Mapping[str, Any], where: str, name: str) -> Login:
         raise InvalidArgument(f"{where}: cert and key go together")
     if found["token"] and found["token_file"]:
         raise InvalidArgument(f"{where}: token or token_file, not both")
-    if found["token"] and os.stat(name).st_mode & 0o077:
+    if found["token"] and os.path.exists(name) and os.stat(name).st_mode & 0o077:
         raise InvalidArgument(f"{name}: holds a token, and others may read it: chmod 600 {name}")
     return Login(**found)
 

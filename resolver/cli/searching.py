@@ -141,6 +141,8 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
         conf[key] = value
     settings = SparkSettings(arguments.one("master", "local[*]"), conf)
     servers = session.servers()
+    # Spark's own processes begin with the environment of this one.
+    os.environ.update(session.login().variables)
     report = build(servers, table, spark=settings, full=arguments.flag("full"))
     out = session.out
     if out.structured:

@@ -8,12 +8,13 @@ A cluster that does not answer is a result, not an error.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from kdir.v1 import (
@@ -26,6 +27,8 @@ from kdir.v1 import (
     resolve_pb2_grpc,
 )
 
+from resolver.contexts import environment_login
+from resolver.credentials import UserCredentials
 from resolver.errors import (
     InvalidArgument,
     InvalidPath,
@@ -38,6 +41,7 @@ from resolver.errors import (
 from resolver.index.schema import ClusterState, Listener
 from resolver.path import ROOT, Path
 from resolver.status import from_rpc_error
+from resolver.transport import Metadata
 
 __all__ = ["Answered", "Census", "Silent", "channel_to", "state_of", "take_census"]
 
@@ -121,10 +125,34 @@ def take_census(
 
 @contextmanager
 def channel_to(endpoint: str) -> Iterator[grpc.Channel]:
-    """A channel for the time of the block; made and ended in the process that uses it."""
+    """A channel for the time of the block; made and ended in the process that uses it. Who it is
+    made for is said by the variables ``KDIR_CA``, ``KDIR_CERT``, …, which executors have, too.
+    """
     options = [("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES)]
-    with grpc.insecure_channel(endpoint, options=options) as channel:
-        yield channel
+    login = environment_login(os.environ)
+    if not any(login):
+        with grpc.insecure_channel(endpoint, options=options) as channel:
+            yield channel
+        return
+    credentials = UserCredentials(login)
+    secure = credentials.tls()[1]
+    with (
+        grpc.insecure_channel(endpoint, options=options)
+        if secure is None
+        else grpc.secure_channel(endpoint, secure, options=options)
+    ) as channel:
+        yield grpc.intercept_channel(channel, _Said(credentials.metadata(endpoint)))
+
+
+class _Said(grpc.UnaryUnaryClientInterceptor):
+    """Sends a bearer token along with each call; none of a crawl is a stream."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = [*(details.metadata or ()), *self._metadata]
+        return continuation(details._replace(metadata=metadata), request)
 
 
 def state_of(authority: resolve_pb2.Authority, now: datetime) -> ClusterState:

@@ -9,7 +9,7 @@ from resolver.cli.output import Output
 from resolver.cli.parser import UsageError, parse
 from resolver.cli.registry import load_verb
 from resolver.cli.session import Session
-from resolver.contexts import Context
+from resolver.contexts import Context, Login
 from resolver.errors import InvalidArgument
 
 
@@ -167,3 +167,78 @@ def test_a_relative_config_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     monkeypatch.setenv("HOME", "/nowhere")
     assert contexts.config_file() == "/nowhere/.config/kdir/config.toml"
+
+
+# -- who the user is -----------------------------------------------------------------------------
+
+LOGINS = """\
+current = "prod"
+
+[contexts.prod]
+servers = ["la-1:7420", "la-2:7420"]
+ca = "prod/ca.pem"   # beside this file
+cert = "~/alice.pem"
+key = "/keys/alice.key"
+
+[contexts.dev]
+servers = ["dev:7420"]
+ca = "/dev/ca.pem"
+token_file = "/run/token"
+"""
+
+
+def test_a_context_says_who_the_user_is(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/al")
+    config.write_text(LOGINS)
+    prod = Login(str(config.parent / "prod/ca.pem"), "/home/al/alice.pem", "/keys/alice.key")
+    dev = Login("/dev/ca.pem", token_file="/run/token")
+    assert _session().login() == prod
+    assert _session("--context", "dev").login() == dev
+    # Servers that are named are those of a context, or nobody's, whatever is current.
+    assert _session("--at", "dev:7420").login() == dev
+    assert _session(KDIR_AT="x:1,la-2:7420").login() == prod
+    assert _session("--at", "elsewhere:7420").login() == Login()
+    assert _session("--at", "elsewhere:7420", "--context", "prod").login() == prod
+    # The environment goes before, and a token of it before every other.
+    assert _session("--context", "dev", KDIR_TOKEN="t").login() == Login("/dev/ca.pem", token="t")
+    assert _session("--at", "x:1", KDIR_CA="/c", KDIR_TOKEN_FILE="/t").login() == Login(
+        "/c", token_file="/t"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('cert = "a"', "cert and key go together"),
+        ("ca = 1", "contexts.a.ca: a text was expected"),
+        ('token = "x"\ntoken_file = "y"', "not both"),
+        ('tokn = "x"', "did you mean 'token'?"),
+        ('token = "secret"', "others may read it: chmod 600"),
+    ],
+)
+def test_a_login_that_cannot_be_is_refused(config: Path, text: str, complaint: str) -> None:
+    config.write_text(f'[contexts.a]\nservers = ["h:1"]\n{text}\n')
+    config.chmod(0o644)
+    with pytest.raises(InvalidArgument) as refused:
+        contexts.load_contexts()
+    assert complaint in refused.value.message
+    assert "secret" not in refused.value.message
+
+
+def test_a_token_in_a_file_of_one_s_own_is_taken_and_not_shown(config: Path) -> None:
+    config.write_text('[contexts.a]\nservers = ["h:1"]\ntoken = "secret"\n')
+    config.chmod(0o600)
+    context = contexts.load_contexts().get("a")
+    assert context.login.token == "secret"
+    assert "secret" not in repr(context)
+    contexts.write_current("a")
+    assert contexts.load_contexts().get("a") == context
+    assert config.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("start", ["", LOGINS, 'contexts.dev.servers = ["a:1"]\n'])
+def test_an_edit_writes_who_the_user_is(config: Path, start: str) -> None:
+    config.write_text(start)
+    wanted = Context("dev", ("b:2",), login=Login('/a "b"/ca.pem', "/cert", "/key"))
+    contexts.write_context(wanted)
+    assert contexts.load_contexts().get("dev") == wanted

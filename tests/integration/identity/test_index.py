@@ -1,0 +1,42 @@
+"""The index's crawl over TLS: who it is for is said by the environment, as executors have it."""
+
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from kdir.v1 import admin_pb2, admin_pb2_grpc, scan_pb2, scan_pb2_grpc
+
+from resolver.errors import Unreachable
+from resolver.index.discovery import channel_to, take_census
+from tests.identities import token
+from tests.integration.identity.conftest import SecureFederation
+
+
+def test_a_crawl_finds_clusters_over_tls_in_the_name_that_the_environment_says(
+    secure: SecureFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = ec.generate_private_key(ec.SECP256R1())
+    key = tmp_path / "login.pem"
+    key.write_bytes(
+        signer.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+    secure.auth = {"jwt_key": str(key)}
+    root = secure.start("/")
+    secure.join("/la", "/")
+    with pytest.raises(Unreachable):
+        take_census([root.address], ask_seconds=5)
+    for part, file in secure.admin.files.items():
+        monkeypatch.setenv(f"KDIR_{part.upper()}", str(file))
+    census = take_census([root.address], ask_seconds=10)
+    assert sorted(str(one.state.mount) for one in census.answered.values()) == ["/", "/la"]
+    monkeypatch.setenv("KDIR_TOKEN", token(signer, "ES256", sub="crawler"))
+    with channel_to(root.address) as channel:
+        stub = admin_pb2_grpc.AdminServiceStub(channel)
+        status = stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=10)
+        assert status.principal == "User:crawler"
+        scan = scan_pb2_grpc.ScanServiceStub(channel)
+        page = scan.ScanTopics(scan_pb2.ScanTopicsRequest(), timeout=10)
+        assert page.authority.cluster.mount == "/"
