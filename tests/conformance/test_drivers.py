@@ -173,7 +173,7 @@ def test_a_driver_tells_right_from_wrong(
         (test_pulsar_names.category, life("limit 5 partitions, have 5, create one more", "E"),
          "partition-quota"),
         (test_pulsar_names.category, life("paint it green", "OK"), "not-understood"),
-        (test_pulsar_names.category, {"section": "policy_precedence"}, "policies"),
+        (test_pulsar_names.category, {"section": "policy_validation"}, "pulsar-settings"),
     ],
 )  # fmt: skip
 def test_a_row_is_sorted_by_what_it_says(

@@ -1,7 +1,8 @@
 """Names and life of directories and topics, by Pulsar's cases.
 
 A tenant and a namespace are directories, a topic is a topic. Of ``pulsar_policies_and_names.json``
-this driver runs ``name_cases`` and ``lifecycle``; the rows of policies come with policies.
+this driver runs ``name_cases``, ``lifecycle`` and ``policy_precedence``; ``policy_validation`` is
+about values of settings that Kafka and kdir do not have.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from resolver.errors import (
 )
 from resolver.path import Path
 from tests.conformance.cases import Row, cases
+from tests.conformance.precedence import check_precedence
 from tests.trees import Cluster, path
 
 _SECTIONS = ("name_cases", "policy_precedence", "policy_validation", "lifecycle")
@@ -57,14 +59,18 @@ def category(row: Row) -> str | None:
             return name_category(row)
         case "lifecycle":
             return lifecycle_category(row["steps"])
+        case "policy_precedence":
+            return None
         case _:
-            return "policies"
+            return "pulsar-settings"
 
 
 def check(row: Row) -> None:
     """Holds kdir to one row."""
     if row["section"] == "name_cases":
         check_name(row)
+    elif row["section"] == "policy_precedence":
+        check_precedence(row)
     else:
         check_steps(row["steps"], row["expected"])
 
