@@ -259,9 +259,8 @@ class Supervisor:
         now = self._clock()
         if now - worker.started_at > _STEADY_SECONDS:
             worker.pause_seconds = _FIRST_PAUSE_SECONDS
-        pause = worker.pause_seconds
-        worker.pause_seconds = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        worker.process, worker.tried, worker.due = None, True, now + pause
+        pause = self._pause(worker)
+        worker.process, worker.tried = None, True
         worker.refused = process.returncode == _UNUSABLE
         _log.error(
             "server process %d (pid %d) ended %s; the others go on; it is started again in %g s",
@@ -271,11 +270,27 @@ class Supervisor:
             pause,
         )
 
+    def _pause(self, worker: _Worker) -> float:
+        """Puts off the next start; for how many seconds."""
+        pause = worker.pause_seconds
+        worker.pause_seconds = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        worker.due = self._clock() + pause
+        return pause
+
     def _start_due(self) -> None:
         now = self._clock()
         for worker in self._workers:
             if worker.due is not None and worker.due <= now:
-                self._start(worker)
+                try:
+                    self._start(worker)
+                except OSError as error:  # no memory, or no more processes: the others go on
+                    pause = self._pause(worker)
+                    _log.error(
+                        "server process %d cannot be started: %s; it is tried again in %g s",
+                        worker.number,
+                        error.strerror,
+                        pause,
+                    )
 
     def _stillborn(self, code: int) -> int:
         if code > 0:
