@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -16,9 +16,9 @@ from directory.federation import facts
 from directory.kafka.admin import ConfluentAdmin
 from directory.kafka.armory import Armed
 from directory.kafka.contract import Alteration, Done, Wish
-from directory.kafka.pushed import attention
+from directory.kafka.pushed import NOTHING_PUSHED, attention, pushed_of
 from directory.namespace.command import UpdateEntry
-from directory.namespace.entry import Kind, Policies
+from directory.namespace.entry import NO_POLICIES, Kind, Policies
 from resolver.errors import AboveCeiling, EtagMismatch, NotReady
 from tests.integration.kafka.test_crashes import Crash, Mortal, Passages
 from tests.reconciling import (
@@ -26,7 +26,6 @@ from tests.reconciling import (
     World,
     admin_of,
     drop,
-    eventually,
     make,
     world,
 )
@@ -225,6 +224,23 @@ def test_partitions_grow_and_never_shrink(here: World, kafka: ConfluentAdmin) ->
     here.settle()
     assert kafka.survey().topics["d.small"].partitions == 4
     assert here.topics()["d/small"].partitions == 4
+
+
+def test_P6_what_was_pushed_to_a_topic_goes_with_it(here: World, kafka: ConfluentAdmin) -> None:
+    make(kafka, "a")
+    here.sweep()
+    put(here, "a", Kind.TOPIC, retention_ms=DAY)
+    arm(here)
+    entry_id = here.topics()["a"].entry_id
+    assert pushed_of(here.replica.snapshot, entry_id) != NOTHING_PUSHED
+    here.remove("a")
+    here.settle()
+    here.create("a")
+    here.settle()
+    anew = here.topics()["a"].physical_name  # another one, for a while after the first
+    assert configs(kafka, anew) == {anew: {}}
+    assert pushed_of(here.replica.snapshot, entry_id) == NOTHING_PUSHED
+    assert here.topics()["a"].policies == NO_POLICIES
 
 
 def test_a_topic_of_another_id_is_not_touched(here: World, kafka: ConfluentAdmin) -> None:
@@ -472,6 +488,3 @@ def test_killed_at_any_call_the_next_one_finishes_and_nothing_is_taken_for_someb
             put(here, "d", retention_ms=None, segment_ms=None)
             here.settle()
             assert configs(kafka, "d.a", "d.b") == {"d.a": {}, "d.b": {}}, whole[last - 1]
-
-
-_ = (Callable, eventually)

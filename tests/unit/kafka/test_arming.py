@@ -1,0 +1,336 @@
+"""What arming makes of one topic, and who is armed: pure, without a broker."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+from kdir.v1 import federation_pb2
+
+from directory.federation import facts
+from directory.kafka import arming
+from directory.kafka.arming import Found, KafkaCall, Rules, Subject
+from directory.kafka.inheritance import basis_of, missing_word
+from directory.kafka.pushed import (
+    NOTHING_PUSHED,
+    PUSHED,
+    Mark,
+    Push,
+    Pushed,
+    attention,
+    mark_of,
+    marks,
+    pushed_of,
+    topics_attended,
+)
+from directory.namespace.command import (
+    AdoptTopics,
+    CreateDirectory,
+    Observed,
+    UpdateEntry,
+)
+from directory.namespace.entry import ROOT_ID, Policies
+from directory.namespace.keys import PARENT
+from directory.namespace.snapshot import Snapshot
+from directory.namespace.topic_configs import deletes_data
+from directory.store.base import Put
+from resolver.path import Path
+from tests.trees import Cluster, path
+
+LONG, SHORT = "2592000000", "86400000"
+
+
+def adopted(name: str, *segments: str, **config: str) -> AdoptTopics:
+    seen = Observed(
+        physical_name=name,
+        topic_id=name.encode().ljust(16, b"\0"),
+        partitions=2,
+        replication_factor=1,
+        config=MappingProxyType(config),
+    )
+    return AdoptTopics(topics=((segments or (name,), seen),))
+
+
+def put(cluster: Cluster, where: str, **changes: object) -> None:
+    fields = {f"policies.{key.replace('__', '.')}": value for key, value in changes.items()}
+    cluster.do(UpdateEntry(path=path(where), changes=fields))
+
+
+def retention(cluster: Cluster, where: str, value: str | None) -> None:
+    cluster.do(UpdateEntry(path=path(where), changes={"policies.topic_config.retention.ms": value}))
+
+
+def armed_at(cluster: Cluster, above: tuple[Policies, ...] = (), assume: int = 0) -> list[str]:
+    found = arming.subjects(cluster.snapshot, cluster.mount, above, ROOT_ID, assume)
+    return [str(one.path) for one in found]
+
+
+def only(cluster: Cluster, above: tuple[Policies, ...] = ()) -> Subject:
+    (found,) = arming.subjects(cluster.snapshot, cluster.mount, above, ROOT_ID, ROOT_ID)
+    return found
+
+
+def found(partitions: int = 2, **config: str) -> Found:
+    return Found({key.replace("_", "."): value for key, value in config.items()}, partitions)
+
+
+def pushed(wish: str, **fields: object) -> Pushed:
+    known = Push(wish, ours=True)
+    changed = dataclasses.replace(known, **fields)  # type: ignore[arg-type]
+    return Pushed(MappingProxyType({"retention.ms": changed}))
+
+
+def cluster_with_topic() -> Cluster:
+    cluster = Cluster()
+    cluster.do(adopted("t"))
+    return cluster
+
+
+def values(calls: tuple[KafkaCall, ...]) -> list[tuple[str, str | None, str | None]]:
+    return [(one.key, one.before, one.after) for one in calls]
+
+
+# -- who is armed ----------------------------------------------------------------------------------
+
+
+def test_the_nearest_word_of_the_own_cluster_arms() -> None:
+    cluster = Cluster()
+    cluster.do(CreateDirectory(path=path("/la/d/off"), make_parents=True))
+    cluster.do(adopted("a", "d", "a"), adopted("b", "d", "off", "b"), adopted("c", "c"))
+    assert armed_at(cluster) == []
+    put(cluster, "/la/d", manage__configs=True)
+    assert armed_at(cluster) == ["/la/d/a", "/la/d/off/b"]
+    put(cluster, "/la/d/off", manage__configs=False)
+    assert armed_at(cluster) == ["/la/d/a"]
+    # Above the mount somebody read a plan that was not about this cluster's Kafka.
+    above = (Policies(manage=MappingProxyType({"configs": True})),)
+    assert armed_at(cluster, above) == ["/la/d/a"]
+    assert armed_at(cluster, assume=ROOT_ID) == ["/la/c", "/la/d/a"]
+
+
+def test_a_subject_has_what_is_inherited_from_above_the_mount_and_its_own() -> None:
+    cluster = cluster_with_topic()
+    above = (Policies(topic_config={"retention.ms": LONG, "flush.ms": "1"}, partitions=6),)
+    retention(cluster, "/la/t", SHORT)
+    one = only(cluster, above)
+    assert dict(one.configs) == {"retention.ms": SHORT, "flush.ms": "1"}
+    assert one.partitions == 6
+    place = arming.subject_at(cluster.snapshot, cluster.mount, above, one.place, ROOT_ID)
+    assert place == one
+
+
+# -- what follows ----------------------------------------------------------------------------------
+
+
+def test_a_wish_is_set_once_and_what_is_no_wish_is_left_alone() -> None:
+    cluster = cluster_with_topic()
+    retention(cluster, "/la", LONG)
+    verdict = arming.judge(only(cluster), found(flush_ms="5"))
+    assert values(verdict.calls) == [("retention.ms", None, LONG)]
+    assert verdict.configs == {"flush.ms": "5", "retention.ms": LONG}
+    again = arming.judge(only(cluster), Found(verdict.configs, 2), verdict.done)
+    assert (again.calls, again.done) == ((), verdict.done)
+    assert not arming.needs_look(
+        dataclasses.replace(
+            only(cluster),
+            topic=dataclasses.replace(only(cluster).topic, observed_config=verdict.configs),
+        ),
+        verdict.done,
+        Rules(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kafka", "known", "calls"),
+    [
+        (LONG, pushed(LONG), [("retention.ms", LONG, None)]),
+        (LONG, pushed(LONG, ours=False), []),
+        (SHORT, pushed(LONG), []),
+        (LONG, NOTHING_PUSHED, []),
+    ],
+    ids=["ours", "as it was", "somebody else's by now", "never wished"],
+)
+def test_what_nobody_wishes_any_more_goes_only_where_it_is_ours(
+    kafka: str, known: Pushed, calls: list[tuple[str, str | None, str | None]]
+) -> None:
+    verdict = arming.judge(only(cluster_with_topic()), found(retention_ms=kafka), known)
+    assert values(verdict.calls) == calls
+    assert verdict.done == NOTHING_PUSHED
+
+
+def test_what_was_asked_and_is_not_known_is_asked_again_and_is_nobodys_doing() -> None:
+    cluster = cluster_with_topic()
+    retention(cluster, "/la", LONG)
+    known = pushed(LONG, done=False)
+    verdict = arming.judge(only(cluster), found(retention_ms=SHORT), known)
+    assert values(verdict.calls) == [("retention.ms", SHORT, LONG)]
+    assert verdict.done.configs["retention.ms"].put_back == 0
+
+
+def test_partitions_only_grow_and_a_topics_own_word_holds() -> None:
+    cluster = cluster_with_topic()
+    put(cluster, "/la", partitions=5)
+    verdict = arming.judge(only(cluster), found(2))
+    assert verdict.calls == (KafkaCall(arming.GROW, "t", "partitions", "2", "5"),)
+    assert arming.judge(only(cluster), found(9)).calls == ()
+    put(cluster, "/la/t", partitions=2)
+    assert arming.judge(only(cluster), found(2)).calls == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "deletes"),
+    [
+        ("retention.ms", LONG, SHORT, True),
+        ("retention.ms", SHORT, LONG, False),
+        ("retention.ms", "-1", LONG, True),
+        ("retention.ms", LONG, "-1", False),
+        ("retention.ms", None, LONG, True),
+        ("retention.ms", None, "-1", False),
+        ("retention.ms", LONG, None, True),
+        ("retention.bytes", "100", "99", True),
+        ("cleanup.policy", "compact", "delete", True),
+        ("cleanup.policy", "compact,delete", "compact", False),
+        ("cleanup.policy", "delete", "compact,delete", True),
+        ("cleanup.policy", "delete", "delete", False),
+        ("segment.ms", "9", "1", False),
+        ("remote.log.delete.on.disable", "false", "true", True),
+        ("remote.storage.enable", "true", "false", True),
+        ("remote.storage.enable", "false", "true", False),
+    ],
+)
+def test_what_may_delete_data(
+    name: str, before: str | None, after: str | None, deletes: bool
+) -> None:
+    assert deletes_data(name, before, after) is deletes
+
+
+def test_what_deletes_data_waits_on_a_new_basis_and_until_it_is_released() -> None:
+    cluster = cluster_with_topic()
+    retention(cluster, "/la", SHORT)
+    here, kafka = only(cluster), found(retention_ms=LONG)
+    held = arming.judge(here, kafka, NOTHING_PUSHED, Rules(guarded=True))
+    assert not held.calls
+    assert held.done.held == {"retention.ms"}
+    assert arming.judge(here, kafka, held.done).calls == ()
+    released = arming.judge(here, kafka, held.done, Rules(released=True))
+    assert values(released.calls) == [("retention.ms", LONG, SHORT)]
+    assert released.done.held == frozenset()
+    # Once it would not delete any more, it waits no longer.
+    retention(cluster, "/la", "-1")
+    assert values(arming.judge(only(cluster), kafka, held.done).calls) == [
+        ("retention.ms", LONG, "-1")
+    ]
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
+
+def test_a_plans_name_is_of_its_path_its_aspect_and_each_call() -> None:
+    call = KafkaCall(arming.ALTER, "t", "retention.ms", None, LONG)
+    names = {
+        arming.plan_hash(path("/la"), "configs", [call]),
+        arming.plan_hash(path("/la/d"), "configs", [call]),
+        arming.plan_hash(path("/la"), "create", [call]),
+        arming.plan_hash(path("/la"), "configs", [dataclasses.replace(call, before="")]),
+        arming.plan_hash(path("/la"), "configs", [call, call]),
+        arming.plan_hash(path("/la"), "configs", []),
+    }
+    assert len(names) == 6
+    assert arming.plan_hash(path("/la"), "configs", [call]) == "cb6629c2e13e"
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def with_facts(cluster: Cluster, *writes: Put) -> Snapshot:
+    assert cluster.rows.commit((), writes)
+    cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, writes)
+    return cluster.snapshot
+
+
+def test_records_come_back_as_they_were() -> None:
+    known = Pushed(
+        MappingProxyType({"retention.ms": Push(LONG, ours=True, done=False, put_back=2)}),
+        frozenset({"flush.ms"}),
+        frozenset({"retention.ms"}),
+        "no",
+        "abc",
+    )
+    write = known.to_write(77)
+    assert isinstance(write, Put)
+    snapshot = with_facts(Cluster(), write)
+    assert pushed_of(snapshot, 77) == known
+    assert pushed_of(snapshot, 78) == NOTHING_PUSHED
+    assert topics_attended(snapshot) == (1, 1)
+    assert attention(snapshot, 77) == {"retention.ms": "refused", "flush.ms": "waiting"}
+    mark = Mark(aspect="configs", entry_id=9, plan="p", place=(3, "t"), basis="b")
+    snapshot = with_facts(Cluster(), mark.to_put())
+    assert (mark_of(snapshot, "configs", 9), marks(snapshot, "configs")) == (mark, [mark])
+    assert marks(snapshot, "create") == []
+
+
+def test_a_record_that_cannot_be_read_is_an_error_and_a_mark_releases_nothing() -> None:
+    cluster = Cluster()
+    with_facts(cluster, Put(PUSHED + b"%016x" % 5, b"{"))
+    with pytest.raises(ValueError, match="no record"):
+        pushed_of(cluster.snapshot, 5)
+    mark = Mark(aspect="configs", entry_id=9, plan="p")
+    snapshot = with_facts(cluster, Put(mark.key, b"newer"))
+    (known,) = marks(snapshot, "configs")
+    assert (known.pending, known.basis) == (False, "")
+
+
+def test_P16_records_and_effective_policies_are_values() -> None:
+    cluster = cluster_with_topic()
+    retention(cluster, "/la", LONG)
+    before, one = cluster.snapshot, only(cluster)
+    verdict = arming.judge(one, found(), NOTHING_PUSHED)
+    retention(cluster, "/la", SHORT)
+    (then,) = arming.subjects(before, cluster.mount, (), ROOT_ID, ROOT_ID)
+    assert then == one
+    assert dict(one.configs) == {"retention.ms": LONG}
+    maps: list[Mapping[str, object]] = [verdict.done.configs, verdict.configs]
+    for each in maps:
+        with pytest.raises(TypeError):
+            each["x"] = "y"  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        verdict.done.refused = "x"  # type: ignore[misc]
+
+
+# -- what is inherited -----------------------------------------------------------------------------
+
+
+def told(cluster: Cluster, incarnation: str, **values: str) -> Snapshot:
+    level = federation_pb2.InheritedLevel(path="/")
+    for key, value in values.items():
+        level.policies.topic_config[key].value = value
+    said = federation_pb2.Inherited(levels=[level], revision=1, incarnation=incarnation)
+    welcome = federation_pb2.Welcome(parent_cluster_id="kc-root", mount="/la", parent_mount="/")
+    writes = [
+        *facts.welcome_writes(cluster.snapshot, welcome, 1),
+        *facts.inherited_writes(cluster.snapshot, said, 1),
+    ]
+    return with_facts(cluster, *(one for one in writes if isinstance(one, Put)))
+
+
+def test_P3_not_told_is_not_empty() -> None:
+    cluster = Cluster()
+    assert missing_word(cluster.snapshot, has_parent=False) == ""
+    assert "no parent has told" in missing_word(cluster.snapshot, has_parent=True)
+    welcomed = with_facts(cluster, Put(PARENT, b"x"))
+    assert "no parent has told" in missing_word(welcomed, has_parent=False)
+    assert missing_word(told(Cluster(), "one"), has_parent=True) == ""
+
+
+def test_the_basis_is_of_lives_and_mounts_and_not_of_what_is_set() -> None:
+    mount = Path.parse("/la")
+    one = basis_of(told(Cluster(), "one", owner="x"), mount)
+    assert basis_of(told(Cluster(), "one", owner="y"), mount) == one
+    others = {
+        basis_of(told(Cluster(), "two"), mount),
+        basis_of(told(Cluster(), "one"), Path.parse("/ny")),
+        basis_of(Cluster().snapshot, mount),
+    }
+    assert len(others | {one}) == 4
