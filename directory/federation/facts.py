@@ -331,8 +331,8 @@ def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
         return list(said[0].levels)
     if value is not None:
         raise NotReady(
-            "what the directories above hand down cannot be read; the parent says it again when "
-            "the link begins anew: kdir verify"
+            f"what the directories above hand down cannot be read ({INHERITED_KEY.decode()} in the "
+            f"store); the parent says it again when the link to it begins anew"
         )
     return []
 
