@@ -31,6 +31,7 @@ from resolver.errors import InvalidPath, NotReady
 from resolver.path import Path
 
 __all__ = [
+    "DETACHED_KEY",
     "HEARD_KEY",
     "INHERITED_KEY",
     "UNMOUNTED_KEY",
@@ -44,6 +45,7 @@ __all__ = [
     "below_writes",
     "child_hello",
     "child_writes",
+    "detached_of",
     "forget_writes",
     "grants_level",
     "heard_of",
@@ -63,6 +65,7 @@ __all__ = [
     "welcome_writes",
 ]
 
+DETACHED_KEY: Final = b"f/detached"
 UNMOUNTED_KEY: Final = b"f/unmounted"
 HEARD_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
@@ -312,6 +315,11 @@ def forget_writes(snapshot: Snapshot, mounted: Collection[str]) -> tuple[Write, 
         for key, _ in snapshot.facts(prefix)
         if key.removeprefix(prefix).decode(errors="replace") not in mounted
     )
+
+
+def detached_of(snapshot: Snapshot) -> str:
+    """Who detached the cluster from its parent, and when, in words; empty = nobody did."""
+    return (snapshot.fact(DETACHED_KEY) or b"").decode(errors="replace")
 
 
 def is_told(snapshot: Snapshot) -> bool:

@@ -21,7 +21,7 @@ from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.identity.dialling import Dialling
 from directory.logs import carried
-from directory.store.base import Leadership, Put, Store, StoreAway, Write
+from directory.store.base import KeyIs, Leadership, Put, Store, StoreAway, Write
 from directory.store.replica import Replica
 from directory.writer import Writer
 from resolver.errors import KdirError, MountDisagrees, MountLoop, UnknownChild
@@ -123,8 +123,11 @@ class ParentLink:
                 continue
             try:
                 while leadership.held() and not self._stop.is_set():
-                    turn += 1
-                    self._one_link(leadership, turn)
+                    if self._detached():
+                        self._message = self._detached()
+                    else:
+                        turn += 1
+                        self._one_link(leadership, turn)
                     self._stop.wait(min(1.0, self._heartbeat_seconds))
             finally:
                 self._holder = False
@@ -164,7 +167,7 @@ class ParentLink:
                     self._heard_at = self._clock()
                     self._take(response, leadership)
                     self._keep_heard(leadership)
-                    if self._stop.is_set():
+                    if self._stop.is_set() or self._detached():
                         break
                 self._message = f"{endpoint} ended the link"
         except grpc.RpcError as error:
@@ -324,6 +327,11 @@ class ParentLink:
             except (KdirError, StoreAway) as failure:
                 _log.warning("cannot record that this cluster is unmounted: %s", failure)
 
+    def _detached(self) -> str:
+        return facts.detached_of(self._replica.snapshot)
+
     def _commit(self, writes: tuple[Write, ...], leadership: Leadership) -> None:
+        # What was on its way when the cluster was detached must not change what was kept.
+        attached = KeyIs(facts.DETACHED_KEY, None)
         if writes:
-            self._writer.put_facts(writes, guards=(leadership.guard,))
+            self._writer.put_facts(writes, guards=(leadership.guard, attached))

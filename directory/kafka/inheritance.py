@@ -36,5 +36,6 @@ def basis_of(snapshot: Snapshot, mount: Path) -> str:
     attach; not with what anybody sets.
     """
     ancestors = [(one.cluster_id, one.incarnation) for one in facts.ancestors(snapshot, now_ms=0)]
-    word = json.dumps([snapshot.incarnation, str(mount), ancestors])
+    detached = bool(facts.detached_of(snapshot))
+    word = json.dumps([snapshot.incarnation, str(mount), ancestors, detached])
     return hashlib.sha256(word.encode()).hexdigest()[:16]

@@ -19,6 +19,7 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/grants                                        when grants last changed: the change's id. Who
                                                     authorised on older ones loses the race
     f/inherited                                     what ancestors above the mount set
+    f/detached                                      who detached the cluster from its parent, when
     f/unmounted                                     why this cluster must not serve
     f/heard                                         when the parent was last heard, as far as kept
     f/mounted/<cluster id>                          claim: the one mount of this child, entry id

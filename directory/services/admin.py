@@ -12,11 +12,13 @@ from kdir.v1 import admin_pb2
 from directory import logs
 from directory.authorization.grant import Operation
 from directory.cluster import Cluster
+from directory.federation import facts
 from directory.large_changes import progress_of, rules_from_proto
 from directory.members import VERSION
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.services.keeping import KeepingCalls
+from directory.services.parenting import ParentCalls
 from directory.services.rpc import Handler, Service
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument, NotReady
@@ -36,11 +38,14 @@ class AdminService(Service):
     """For operators."""
 
     descriptor = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
-    writes = frozenset({"AdoptTopics", "Acknowledge", "FinalizeFeatures"})
+    writes = frozenset(
+        {"AdoptTopics", "Acknowledge", "FinalizeFeatures", "DetachParent", "AttachParent"}
+    )
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
         self._keeping = KeepingCalls(hosting)
+        self._parenting = ParentCalls(hosting)
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -49,6 +54,8 @@ class AdminService(Service):
             "ListDrift": self.list_drift,
             "Acknowledge": self.acknowledge,
             "FinalizeFeatures": self.finalize_features,
+            "DetachParent": self._parenting.detach,
+            "AttachParent": self._parenting.attach,
             "Backup": self._keeping.backup,
             "Verify": self._keeping.verify,
         }
@@ -104,6 +111,7 @@ class AdminService(Service):
             out.last_heard_seconds = status.heard_seconds
         if cluster.replica.state is ReplicaState.LOADING:
             return
+        out.detached = facts.detached_of(cluster.replica.snapshot)
         position = cluster.federation.view().position
         out.unmounted = bool(position.unmounted)
         if position.parent is not None:

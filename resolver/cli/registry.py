@@ -18,7 +18,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
               "adopt", "ack"),
     "Data": ("produce", "consume"),
     "Operate": ("server", "index", "doctor", "verify", "backup", "restore", "migrate", "features",
-                "context", "completion"),
+                "parent", "context", "completion"),
 }  # fmt: skip
 """The verbs as help shows them: what for, and in which order."""
 
@@ -38,6 +38,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "verifying": ("verify",),
     "features": ("features",),
     "personal": ("context", "completion"),
+    "parenting": ("parent",),
 }
 """The verbs of each file of this package; the file's ``VERBS`` declares them."""
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdir.v1 import entry_pb2, policies_pb2, policies_pb2_grpc
+from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2, policies_pb2, policies_pb2_grpc
 
-from resolver.errors import Absent, InvalidArgument, NotAuthoritative, ReadOnly
+from resolver.errors import Absent, InvalidArgument, NotAuthoritative, NotReady, ReadOnly
 from tests.federation import Federation, Server, eventually
 
 Values = Mapping[str, policies_pb2.EffectiveValue]
@@ -138,3 +138,40 @@ def test_only_the_owner_says(federation: Federation) -> None:
         ask(root, "/la/x")
     with pytest.raises(NotAuthoritative):
         ask(la, "/ny")
+
+
+def test_a_detached_cluster_keeps_what_it_inherits_until_it_is_attached(
+    federation: Federation,
+) -> None:
+    root = federation["/"]
+    la = federation.join("/la", "/")
+    put(root, "/", owner="root")
+    eventually(lambda: "owner" in values(ask(la, "/la")))
+
+    kept = _admin(la, "DetachParent", keep_inherited=True).kept
+    assert list(kept) == ["/"]
+    eventually(lambda: not la.status().parent.linked)
+    put(root, "/", owner="another")
+    assert "detached by" in la.status().parent.detached
+    assert values(ask(la, "/la"))["owner"].value == "root"
+    eventually(lambda: "detached by" in la.status().parent.message)
+    assert values(ask(la, "/la"))["owner"].value == "root"
+
+    _admin(la, "AttachParent")
+    eventually(lambda: values(ask(la, "/la"))["owner"].value == "another")
+    assert la.status().parent.detached == ""
+    with pytest.raises(InvalidArgument, match="keep_inherited"):
+        _admin(la, "DetachParent")
+    with pytest.raises(InvalidArgument, match="no parent"):
+        _admin(root, "DetachParent", keep_inherited=True)
+
+
+def test_P3_effective_is_not_ready_before_a_parent_has_told(federation: Federation) -> None:
+    la = federation.start("/la", "/")  # not mounted: no parent tells it anything
+    with pytest.raises(NotReady, match="no parent has told"):
+        ask(la, "/la")
+
+
+def _admin(server: Server, method: str, **fields: Any) -> Any:
+    request = getattr(admin_pb2, f"{method}Request")(**fields)
+    return server.ask(admin_pb2_grpc.AdminServiceStub, method, request)

@@ -1,0 +1,97 @@
+"""Going on without the parent, and with it again: the two calls of AdminService for it.
+
+Refuses to change what is inherited: what the parent said last is what is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+from kdir.v1 import admin_pb2
+
+from directory.authorization.grant import Operation
+from directory.cluster import Cluster
+from directory.federation import facts
+from directory.services.call import Call
+from directory.services.hosting import Hosting
+from directory.store.base import KeyIs, Put, Remove
+from directory.store.replica import ReplicaState
+from resolver.errors import InvalidArgument, NotReady
+from resolver.token import Token
+
+__all__ = ["ParentCalls"]
+
+_log = logging.getLogger(__name__)
+
+
+class ParentCalls:
+    """DetachParent and AttachParent."""
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    def detach(
+        self, request: admin_pb2.DetachParentRequest, call: Call
+    ) -> admin_pb2.DetachParentResponse:
+        """Keeps what is inherited as the cluster's own; the link is tried no more."""
+        cluster = self._asked(request.cluster, call)
+        snapshot = cluster.replica.snapshot
+        if not request.keep_inherited:
+            raise InvalidArgument(
+                "keep_inherited: false; true would be right: what is inherited does not go because "
+                "a link does",
+                field="keep_inherited",
+            )
+        if cluster.parent_link is None and not facts.is_told(snapshot):
+            raise InvalidArgument(
+                f"cluster {cluster.config.cluster} has no parent: its config names none",
+                field="cluster",
+            )
+        if not facts.is_told(snapshot):
+            raise NotReady("no parent has told what is inherited: there is nothing to keep yet")
+        known = snapshot.fact(facts.DETACHED_KEY)
+        if known is None:
+            when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            words = f"detached by {call.principal or 'somebody'} at {when}"
+            cluster.writer.put_facts(
+                (Put(facts.DETACHED_KEY, words.encode()),),
+                guards=(KeyIs(facts.DETACHED_KEY, None),),
+            )
+            _log.warning(
+                "audit: %s detached cluster %s from its parent, request %s; what it inherits is "
+                "kept",
+                call.principal or "somebody",
+                cluster.config.cluster,
+                call.request_id,
+            )
+        kept = [level.path for level in facts.inherited_levels(snapshot)]
+        return admin_pb2.DetachParentResponse(token=_token(cluster), kept=kept)
+
+    def attach(
+        self, request: admin_pb2.AttachParentRequest, call: Call
+    ) -> admin_pb2.AttachParentResponse:
+        """Tries the link again; what the parent says counts again."""
+        cluster = self._asked(request.cluster, call)
+        if cluster.replica.snapshot.fact(facts.DETACHED_KEY) is not None:
+            cluster.writer.put_facts((Remove(facts.DETACHED_KEY),))
+            _log.warning(
+                "audit: %s attached cluster %s to its parent again, request %s",
+                call.principal or "somebody",
+                cluster.config.cluster,
+                call.request_id,
+            )
+        return admin_pb2.AttachParentResponse(token=_token(cluster))
+
+    def _asked(self, name: str, call: Call) -> Cluster:
+        call.check()
+        cluster = self._hosting.one_named(name)
+        self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+        if cluster.replica.state is ReplicaState.LOADING:
+            raise NotReady("nothing is loaded yet")
+        return cluster
+
+
+def _token(cluster: Cluster) -> str:
+    snapshot = cluster.replica.snapshot
+    return str(Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision))
