@@ -188,7 +188,7 @@ def _identify(call: Call, identity: Identity) -> None:
 
 
 def _stream(
-    handler: Handler, method: str, calls: CallMetrics, identities: Identities | None
+    handler: Handler, method: str, calls: CallMetrics, identities: Identities | None = None
 ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
     def behave(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         # A stream lives as long as both sides want it: no deadline of ours.
