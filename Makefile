@@ -68,8 +68,10 @@ demo: setup servers ## start a small federation on real Kafka brokers and show i
 demo-down: setup ## end the demo's federation, and only it
 	@$(BIN)/python -m deploy.demo down
 
-bench: setup servers ## measure; NAME=x for one benchmark
-	@$(BIN)/python -m bench $(NAME)
+bench: setup servers ## measure; NAME=x for one benchmark, TOPICS=20000 for a quick look
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory etcd; \
+	  else echo "no Go here: what needs the local etcd is left out" >&2; fi
+	@$(BIN)/python -m bench $(if $(TOPICS),--topics $(TOPICS)) $(NAME)
 
 clean: ## remove what was made in this checkout (not the cache of servers)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/out

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.rows import Row, read, show
+from bench.rows import NO_GOAL, Row, read, show
 
 __all__ = ["BEGIN", "END", "README", "refresh", "with_section"]
 
@@ -24,8 +24,9 @@ def refresh(names: Sequence[str]) -> None:
 
 def section(rows: Sequence[Row]) -> str:
     """The table, and what it was measured on."""
-    missed = [row for row in rows if not row.holds]
-    fate = f"{len(missed)} of {len(rows)} goals are missed" if missed else "all goals are met"
+    goals = [row for row in rows if row.goal != NO_GOAL]
+    missed = [row for row in goals if not row.holds]
+    fate = f"{len(missed)} of {len(goals)} goals are missed" if missed else "all goals are met"
     return (
         f"On {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, "
         f"beside other work on the same cores:\n{fate}. "

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["OUT", "Row", "at_least", "at_most", "read", "show", "told", "write"]
+__all__ = ["NO_GOAL", "OUT", "Row", "at_least", "at_most", "read", "show", "told", "write"]
 
+NO_GOAL = "none"
 OUT = Path(__file__).parent / "out"
 
 
@@ -44,7 +45,7 @@ def at_most(
 
 def told(name: str, value: float, unit: str, baseline: str, baseline_value: float) -> Row:
     """A figure beside another, of which nothing is claimed."""
-    return Row(name, value, unit, baseline, baseline_value, value / baseline_value, "none", True)
+    return Row(name, value, unit, baseline, baseline_value, value / baseline_value, NO_GOAL, True)
 
 
 def show(rows: Sequence[Row]) -> str:

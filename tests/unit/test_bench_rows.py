@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
+import types
 from importlib import import_module
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 
 from bench import readme, rows
 from bench.__main__ import NAMES, main
-from bench.rows import Row, at_least, at_most, show
+from bench.rows import Row, at_least, at_most, show, told
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,6 +93,13 @@ def test_the_readme_section_names_the_machine_and_counts_what_is_missed() -> Non
     assert "Python 3." in readme.section([missed])
 
 
+def test_what_is_only_told_is_no_goal_and_holds() -> None:
+    row = told("x", 3.0, "s", "bare", 2.0)
+    assert (row.ratio, row.goal, row.holds) == (1.5, "none", True)
+    assert "all goals are met" in readme.section([row, at_least("y", 1.0, "/s", "bare", 1.0, 1)])
+    assert "1 of 1 goals" in readme.section([row, at_least("y", 1.0, "/s", "bare", 1.0, 2)])
+
+
 def test_the_readme_has_its_marks() -> None:
     readme.with_section(readme.README.read_text(), "new")
 
@@ -106,6 +116,25 @@ def test_every_benchmark_is_listed() -> None:
         if re.search(r"^def run\(\) -> list\[Row\]:", file.read_text(), re.MULTILINE)
     }
     assert runnable == set(NAMES)
+
+
+def test_a_quick_look_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [at_least("x", 3.0, "/s", "bare", 2.0, 0.5)]
+    module = types.ModuleType("bench.startup")
+    module.__dict__["run"] = lambda: made
+    monkeypatch.setitem(sys.modules, "bench.startup", module)
+    monkeypatch.setattr(rows, "OUT", tmp_path)
+    monkeypatch.setenv("KDIR_BENCH_TOPICS", "1000000")
+    assert main(["--topics", "2000", "startup"]) == 0
+    assert os.environ["KDIR_BENCH_TOPICS"] == "2000"
+    assert rows.read("startup") == []
+    assert main(["startup"]) == 0
+    assert rows.read("startup") == made
+    out = capsys.readouterr().out
+    assert out.count("| x | 3 /s | bare: 2 | 1.50 | >= 0.5 | yes |") == 2
+    assert "about 30 s" in out
 
 
 def test_an_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:

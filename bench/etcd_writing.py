@@ -1,0 +1,334 @@
+"""Writes through servers on a three-member etcd, beside the same transactions made bare.
+
+The bare client makes the very transactions that a server makes (``bare_etcd``), from as many
+threads of the same kind of client. Nothing is pinned: members, servers and the load share all
+cores, as they come. A server follows what the bare client writes, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from operator import truediv
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from kdir.v1 import directory_pb2, watch_pb2, watch_pb2_grpc
+
+from bench import bare_etcd, ground
+from bench.bare_etcd import PARENT, NewDirectories, address_of, number_in
+from bench.load import channel_to, method_of
+from bench.rows import Row, at_least, at_most, told
+from deploy.local.directory import DirectoryProcess
+from deploy.local.etcd import EtcdCluster
+
+__all__ = ["measured"]
+
+_CREATE: Final = "/kdir.v1.DirectoryService/CreateEntry"
+_WRITE_THREADS: Final = (16, 1)
+"""As many as a server writes with at most, and the least."""
+_WRITE_ROUNDS: Final = 7
+_WRITE_SECONDS: Final = 2.0
+_SEEN_ROUNDS: Final = 5
+_SEEN_CHANGES: Final = 300
+_SEEN_PER_SECOND: Final = 100
+_DEATHS: Final = 5
+_DEATH_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.01
+
+
+def measured(folder: Path, etcd: EtcdCluster) -> list[Row]:
+    """By one server; then what another one shows, and what a leader's death costs."""
+    bare = NewDirectories.record(address_of(etcd))
+    with _server(folder / "here", etcd) as here:
+        rows = _writes(etcd, bare, here)
+        with _server(folder / "elsewhere", etcd) as elsewhere:
+            return [
+                *rows,
+                _seen(etcd, bare, elsewhere),
+                *_deaths(etcd, bare, here, elsewhere),
+            ]
+
+
+@contextmanager
+def _server(folder: Path, etcd: EtcdCluster) -> Iterator[DirectoryProcess]:
+    """One of several on the same store."""
+    settings = {"cluster": ground.CLUSTER, "store": address_of(etcd)}
+    with DirectoryProcess(folder, ground.MOUNT, settings) as server:
+        request = directory_pb2.GetEntryRequest(path=PARENT).SerializeToString()
+        with channel_to(server.address) as channel:
+            get = method_of(channel, "/kdir.v1.DirectoryService/GetEntry")
+            server.process.await_ready(lambda: _answers(get, request), 60)
+        yield server
+
+
+def _answers(call: Callable[..., object], request: bytes) -> bool:
+    try:
+        call(request, timeout=5)
+    except grpc.RpcError:
+        return False
+    return True
+
+
+# -- writes --------------------------------------------------------------------------------------
+
+
+class _Writes:
+    """Requests to make a directory through a server; for any thread."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix: Final = prefix
+        self._numbers: Final = itertools.count(1)
+
+    def next(self) -> bytes:
+        """The next one."""
+        return self.take()[1]
+
+    def take(self) -> tuple[str, bytes]:
+        """The next one's path, and it."""
+        name = f"{self._prefix}-{next(self._numbers):07}"
+        request = directory_pb2.CreateEntryRequest(path=f"{PARENT}/{name}", request_id=name)
+        request.entry.directory.SetInParent()
+        return request.path, request.SerializeToString()
+
+
+def _writes(etcd: EtcdCluster, bare: NewDirectories, server: DirectoryProcess) -> list[Row]:
+    rows: list[Row] = []
+    with (
+        bare_etcd.transacting(etcd.endpoints[0]) as transact,
+        channel_to(server.address) as channel,
+    ):
+        create, ours = method_of(channel, _CREATE), _Writes("here")
+        for threads in _WRITE_THREADS:
+            rates: list[float] = []
+            rates_of_bare: list[float] = []
+            spent: list[float] = []
+            for _ in range(_WRITE_ROUNDS):
+                rates_of_bare.append(_rate(transact, bare.next, threads))
+                before = ground.cpu_seconds(server.process.pid)
+                rates.append(_rate(create, ours.next, threads))
+                seconds = ground.cpu_seconds(server.process.pid) - before
+                spent.append(seconds / (rates[-1] * _WRITE_SECONDS))
+            ratio = statistics.median(map(truediv, rates, rates_of_bare))
+            rate_of_bare = statistics.median(rates_of_bare)
+            of = f"{threads} threads" if threads > 1 else "one thread"
+            rows.append(
+                at_least(
+                    f"writes through a server on three members, {of}",
+                    ratio * rate_of_bare,
+                    "/s",
+                    "the same transactions made bare",
+                    rate_of_bare,
+                    0.8,
+                )
+            )
+            sys.stderr.write(
+                f"etcd: a write of {of} took {1e6 * statistics.median(spent):.0f} µs of processor"
+                " in the server\n"
+            )
+    return rows
+
+
+def _rate(call: Callable[..., object], take: Callable[[], bytes], threads: int) -> float:
+    """Calls a second, from so many threads."""
+    stop = time.monotonic() + _WRITE_SECONDS
+    counts: list[int] = []
+
+    def work() -> None:
+        mine = 0
+        while time.monotonic() < stop:
+            call(take(), timeout=10)
+            mine += 1
+        counts.append(mine)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if len(counts) < threads:
+        raise AssertionError("a thread failed")
+    return sum(counts) / _WRITE_SECONDS
+
+
+# -- what others see -----------------------------------------------------------------------------
+
+
+class _Sightings:
+    """When each was first seen, by name; for any thread."""
+
+    def __init__(self) -> None:
+        self._at: dict[object, float] = {}
+        self._changed: Final = threading.Condition()
+
+    def note(self, what: object) -> None:
+        if what is not None:
+            with self._changed:
+                self._at.setdefault(what, time.monotonic())
+                self._changed.notify_all()
+
+    def of(self, what: object, timeout_seconds: float = 30) -> float:
+        with self._changed:
+            if not self._changed.wait_for(lambda: what in self._at, timeout_seconds):
+                raise AssertionError(f"{what} was never seen")
+            return self._at[what]
+
+
+@contextmanager
+def _watching(server: DirectoryProcess, saw: Callable[[str], None]) -> Iterator[None]:
+    """``saw`` gets the path of each change that a server tells of."""
+    with grpc.insecure_channel(server.address) as channel:
+        stub = watch_pb2_grpc.WatchServiceStub(channel)
+        answers = stub.Watch(watch_pb2.WatchRequest(path=ground.MOUNT))
+        next(answers)  # it has begun
+
+        def follow() -> None:
+            try:
+                for answer in answers:
+                    for event in answer.events:
+                        saw(event.path)
+            except grpc.RpcError:
+                pass  # it is over
+
+        reader = threading.Thread(target=follow, daemon=True)
+        reader.start()
+        try:
+            yield
+        finally:
+            answers.cancel()
+            reader.join()
+
+
+def _seen(etcd: EtcdCluster, bare: NewDirectories, elsewhere: DirectoryProcess) -> Row:
+    """From when a transaction is sent until the same client is told of it: by a server that did not
+    make it, and by a watch on etcd itself, of the very same changes.
+    """
+    told_by_server, told_by_etcd = _Sightings(), _Sightings()
+    p99: list[float] = []
+    p99_of_bare: list[float] = []
+    with (
+        _watching(elsewhere, lambda path: told_by_server.note(number_in(path))),
+        bare_etcd.watched(
+            etcd.endpoints[1],
+            address_of(etcd),
+            lambda key: told_by_etcd.note(number_in(key.decode("ascii", "replace"))),
+        ),
+        bare_etcd.transacting(etcd.endpoints[0]) as transact,
+    ):
+        for _ in range(_SEEN_ROUNDS):
+            sent: dict[int, float] = {}
+            for due in _evenly(_SEEN_CHANGES, _SEEN_PER_SECOND):
+                time.sleep(max(0.0, due - time.monotonic()))
+                number, request = bare.take()
+                sent[number] = time.monotonic()
+                transact(request, timeout=10)
+            p99.append(_p99([told_by_server.of(one) - at for one, at in sent.items()]))
+            p99_of_bare.append(_p99([told_by_etcd.of(one) - at for one, at in sent.items()]))
+    return at_most(
+        "a change seen through another server, p99",
+        1e3 * statistics.median(p99),
+        "ms",
+        "a bare etcd watch",
+        1e3 * statistics.median(p99_of_bare),
+        1.5,
+    )
+
+
+def _evenly(count: int, per_second: float) -> Iterator[float]:
+    begin = time.monotonic()
+    return (begin + number / per_second for number in range(count))
+
+
+def _p99(seconds: Sequence[float]) -> float:
+    return sorted(seconds)[int(len(seconds) * 0.99) - 1]
+
+
+# -- a leader's death ----------------------------------------------------------------------------
+
+
+def _deaths(
+    etcd: EtcdCluster, bare: NewDirectories, here: DirectoryProcess, elsewhere: DirectoryProcess
+) -> list[Row]:
+    """The leader is killed, again and again; until a write is taken, and seen elsewhere. New ones
+    are begun all the time, and the first that is taken counts. The bare client asks every member
+    that is left, so its figure is what etcd itself needs.
+    """
+    taken, seen, taken_bare = [], [], []
+    paths, writes = _Sightings(), _Writes("after-a-death")
+    with _watching(elsewhere, paths.note), channel_to(here.address) as channel:
+        create = method_of(channel, _CREATE)
+        for _ in range(_DEATHS):
+            leader = bare_etcd.leader_of(etcd)
+            with ExitStack() as channels:
+                transacts = [
+                    channels.enter_context(bare_etcd.transacting(one.endpoint))
+                    for one in etcd.members
+                    if one is not leader
+                ]
+                leader.kill()
+                killed_at = time.monotonic()
+                first, first_bare = _Firsts(), _Firsts()
+                while not (first.found and first_bare.found):
+                    path, request = writes.take()
+                    first.follow(create.future(request, timeout=_DEATH_SECONDS), path)
+                    for transact in transacts:
+                        first_bare.follow(transact.future(bare.next(), timeout=_DEATH_SECONDS), "")
+                    if time.monotonic() > killed_at + _DEATH_SECONDS:
+                        raise AssertionError("no write was taken")
+                    time.sleep(_PAUSE_SECONDS)
+                taken.append(first.at - killed_at)
+                seen.append(paths.of(first.what) - killed_at)
+                taken_bare.append(first_bare.at - killed_at)
+                first.forget()
+                first_bare.forget()
+            leader.start()
+            leader.await_ready()
+    against, seconds = "a bare client of all members", statistics.median(taken_bare)
+    return [
+        told(
+            "after etcd's leader is killed, until a server takes a write",
+            statistics.median(taken),
+            "s",
+            against,
+            seconds,
+        ),
+        told(
+            "until another server shows that write",
+            statistics.median(seen),
+            "s",
+            against,
+            seconds,
+        ),
+    ]
+
+
+class _Firsts:
+    """The first of several calls under way that ends well: when, and what it was."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.what = ""
+        self._calls: list[Any] = []
+
+    @property
+    def found(self) -> bool:
+        return self.at > 0
+
+    def follow(self, call: Any, what: str) -> None:
+        def ended(call: Any) -> None:
+            if call.code() is grpc.StatusCode.OK and not self.found:
+                self.what, self.at = what, time.monotonic()
+
+        self._calls.append(call)
+        call.add_done_callback(ended)
+
+    def forget(self) -> None:
+        """The others."""
+        for call in self._calls:
+            call.cancel()
