@@ -30,6 +30,7 @@ from resolver.walker import Positions, Walker
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from resolver.access import Checked
     from resolver.credentials import UserCredentials
     from resolver.disk import Disk
     from resolver.following import Following
@@ -270,6 +271,97 @@ class Resolver:
             no_follow=no_follow,
             at_parent=at_parent,
         )
+
+    # -- access ----------------------------------------------------------------------------
+
+    def check(  # noqa: PLR0913 - each is a keyword with a default, documented below
+        self,
+        path: str | Path,
+        principal: str,
+        operation: str,
+        *,
+        host: str = "",
+        resource: str = "topic",
+        name: str = "",
+        prefer: str = "",
+        explain: bool = False,
+        token: str = "",
+        timeout_seconds: float | None = None,
+    ) -> Checked:
+        """Whether a principal may do something on an entry, and which grant decides.
+
+        Args:
+            path: canonical; it need not exist.
+            principal: such as ``User:alice``; without a type a user.
+            operation: Kafka's, such as ``read`` or ``alter-configs``.
+            host: from which address; empty = only grants for every host count.
+            resource: ``topic``, or of the cluster at the path ``group``, ``transactional-id``,
+                ``cluster``.
+            name: of the group or transactional id.
+            prefer: ``directory`` where a topic of the same name is not meant.
+            explain: what each level of the path came to, in ``Checked.response``.
+            token: read at least this.
+            timeout_seconds: of the whole.
+
+        Raises:
+            InvalidArgument: no operation, principal or address.
+            KdirError: as ``resolve``; Absent where the asker may neither describe the entry nor
+                asks for itself.
+        """
+        from resolver.access import check_request, checked
+
+        request = check_request(
+            str(path),
+            principal,
+            operation,
+            host=host,
+            resource=resource,
+            name=name,
+            kind=_kind(prefer),
+            explain=explain,
+            token=token,
+        )
+        answer = self.call(
+            path, "AccessService.CheckAccess", request, timeout_seconds=timeout_seconds
+        )
+        return checked(answer)
+
+    def authorize_any(
+        self,
+        principal: str,
+        operation: str,
+        resource: str = "topic",
+        *,
+        host: str = "",
+        path: str | Path = "",
+        timeout_seconds: float | None = None,
+    ) -> bool:
+        """Whether there is any resource of a kind on which a principal may do something (KIP-679),
+        in the cluster that owns a path; without one, in that of the servers one begins with.
+
+        Arguments as for ``check``.
+
+        Raises:
+            KdirError: as ``check``.
+        """
+        from kdir.v1 import access_pb2
+
+        from resolver.access import operation_of, principal_of, resource_of
+        from resolver.transport import method
+
+        number: Any = operation_of(operation)
+        kind: Any = resource_of(resource)
+        request = access_pb2.AuthorizeAnyRequest(
+            principal=principal_of(principal), host=host, operation=number, resource_kind=kind
+        )
+        name = "AccessService.AuthorizeAny"
+        if path:
+            answer = self.call(path, name, request, timeout_seconds=timeout_seconds)
+        else:
+            request.token = self._lookups.session.with_token("")
+            deadline = self._deadline(timeout_seconds)
+            answer = self._owners.ask(self.servers, method(name), request, deadline)
+        return bool(answer.allowed)
 
     # -- reading more than one place -------------------------------------------------------
 

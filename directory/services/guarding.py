@@ -391,8 +391,8 @@ class Sight:
         relative = path.segments[len(self._mount) :]
         if relative and not self.sees(relative, is_topic=False):
             response = resolve_pb2.ResolveResponse.FromString(part)
-            response.outcome.resolution.ClearField("container_too")
-            if response.outcome.HasField("resolution"):
+            if response.outcome.resolution.container_too:
+                response.outcome.resolution.container_too = False
                 part = response.SerializeToString()
         return part
 

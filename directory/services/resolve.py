@@ -94,6 +94,7 @@ class ResolveService(Service):
                 cluster_id=cluster.cluster_id,
             )
         answers.resolve(cluster.mount.join(found.relative), response.outcome, Kind.TOPIC)
-        if not sight.sees(found.relative, is_topic=False):
-            response.outcome.resolution.ClearField("container_too")
+        resolution = response.outcome.resolution
+        if resolution.container_too and not sight.sees(found.relative, is_topic=False):
+            resolution.container_too = False
         return response

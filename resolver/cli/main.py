@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EXIT_BROKEN_PIPE", "EXIT_INTERRUPTED", "EXIT_PARTIAL", "EXIT_USAGE", "main"]
 
-_ACCESS = "it comes with policies and access"
-_LATER = dict.fromkeys(("check", "grant", "revoke"), _ACCESS)
-"""Verbs that are planned. A guess at another one in their place could do harm."""
-
 EXIT_USAGE = 2
 EXIT_PARTIAL = 3
 EXIT_INTERRUPTED = 130
@@ -124,9 +120,6 @@ def _help(words: Sequence[str]) -> int:
 
 
 def _unknown(name: str) -> int:
-    if name in _LATER:
-        print(f"error: this version has no kdir {name}: {_LATER[name]}", file=sys.stderr)
-        return EXIT_USAGE
     print(f"error: kdir has no verb {name!r}", file=sys.stderr)
     near = nearest_verbs(name)
     if near:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 __all__ = ["FAMILIES", "GROUPS", "every_verb", "load_verb", "nearest_verbs"]
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Read": ("ls", "tree", "stat", "resolve", "which", "trace", "effective", "watch", "history",
-             "mounts", "find"),
-    "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "arm",
-              "adopt", "ack"),
+    "Read": ("ls", "tree", "stat", "resolve", "which", "trace", "effective", "grants", "check",
+             "watch", "history", "mounts", "find"),
+    "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "grant",
+              "revoke", "arm", "adopt", "ack"),
     "Data": ("produce", "consume"),
     "Operate": ("server", "index", "doctor", "verify", "backup", "restore", "migrate", "features",
                 "parent", "context", "completion"),
@@ -31,6 +31,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "mounting": ("mounts", "mount", "umount"),
     "settings": ("set", "unset", "effective"),
     "arming": ("arm",),
+    "granting": ("grant", "revoke", "grants", "check"),
     "adopting": ("adopt", "ack"),
     "data": ("produce", "consume"),
     "operating": ("server", "doctor"),
@@ -70,7 +71,8 @@ def nearest_verbs(name: str) -> list[str]:
     others = {"list": "ls", "dir": "ls", "delete": "rm", "remove": "rm", "move": "mv",
               "rename": "mv", "link": "ln", "unmount": "umount", "get": "stat", "info": "stat",
               "locate": "which", "search": "find", "status": "doctor", "log": "history",
-              "serve": "server", "ctx": "context", "policies": "effective"}  # fmt: skip
+              "serve": "server", "ctx": "context", "policies": "effective",
+              "allow": "grant", "deny": "grant", "acl": "grants"}  # fmt: skip
     if name in others:
         return [others[name]]
     return difflib.get_close_matches(name, _FAMILY_OF, n=3, cutoff=0.5)

@@ -1,0 +1,150 @@
+"""Who may do what, asked of the directories that decide it; refuses to decide anything here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from resolver.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from kdir.v1 import access_pb2
+
+__all__ = [
+    "Checked",
+    "check_request",
+    "checked",
+    "grants_of",
+    "operation_of",
+    "principal_of",
+    "resource_of",
+]
+
+
+class Checked(NamedTuple):
+    """Whether something is allowed, and why. ``message`` is for people."""
+
+    allowed: bool
+    message: str
+    deciding_path: str
+    """Where the grant that decided is, or the closed directory; empty where none did, or where the
+    caller may not know.
+    """
+    response: access_pb2.CheckAccessResponse
+    """All that was said, with each level of the path if that was asked."""
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+def _number(enum: Any, prefix: str, word: str, what: str) -> int:
+    name = prefix + word.strip().upper().replace("-", "_")
+    names = [one for one, _ in enum.items() if not one.endswith("_UNSPECIFIED")]
+    if name in names:
+        return int(enum.Value(name))
+    words = [one.removeprefix(prefix).lower().replace("_", "-") for one in names]
+    near = get_close_matches(word.strip().lower(), words, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(words)}"
+    raise InvalidArgument(f"{what}: found {word!r}; {hint}", field=what)
+
+
+def operation_of(word: str) -> int:
+    """The number of an operation such as ``read`` or ``describe-configs``.
+
+    Raises:
+        InvalidArgument: there is none of this name; says the nearest.
+    """
+    from kdir.v1 import access_pb2
+
+    return _number(access_pb2.Operation, "OPERATION_", word, "operation")
+
+
+def resource_of(word: str) -> int:
+    """The number of a resource kind: ``topic``, ``group``, ``transactional-id`` or ``cluster``.
+
+    Raises:
+        InvalidArgument: there is none of this name; says the nearest.
+    """
+    from kdir.v1 import access_pb2
+
+    return _number(access_pb2.ResourceKind, "RESOURCE_KIND_", word, "resource kind")
+
+
+def principal_of(text: str) -> str:
+    """``alice`` is ``User:alice``, and ``*`` everybody."""
+    return text if ":" in text else f"User:{text}"
+
+
+def grants_of(
+    principal: str,
+    operations: Sequence[str],
+    *,
+    deny: bool = False,
+    host: str = "",
+    resource: str = "topic",
+    name: str = "",
+) -> list[access_pb2.Grant]:
+    """One grant an operation.
+
+    Raises:
+        InvalidArgument: an operation or a kind is none.
+    """
+    from kdir.v1 import access_pb2
+
+    permission = access_pb2.PERMISSION_DENY if deny else access_pb2.PERMISSION_ALLOW
+    kind: Any = resource_of(resource)
+    made = []
+    for word in operations:
+        operation: Any = operation_of(word)
+        made.append(
+            access_pb2.Grant(
+                principal=principal_of(principal),
+                host=host or "*",
+                operation=operation,
+                permission=permission,
+                resource_kind=kind,
+                resource_name=name,
+            )
+        )
+    return made
+
+
+def check_request(  # noqa: PLR0913 - as Resolver.check has them
+    path: str,
+    principal: str,
+    operation: str,
+    *,
+    host: str = "",
+    resource: str = "topic",
+    name: str = "",
+    kind: int = 0,
+    explain: bool = False,
+    token: str = "",
+) -> access_pb2.CheckAccessRequest:
+    """The question.
+
+    Raises:
+        InvalidArgument: an operation or a kind is none.
+    """
+    from kdir.v1 import access_pb2
+
+    number: Any = operation_of(operation)
+    resource_kind: Any = resource_of(resource)
+    entry_kind: Any = kind
+    return access_pb2.CheckAccessRequest(
+        principal=principal_of(principal),
+        host=host,
+        operation=number,
+        path=path,
+        resource_kind=resource_kind,
+        resource_name=name,
+        kind=entry_kind,
+        explain=explain,
+        token=token,
+    )
+
+
+def checked(response: access_pb2.CheckAccessResponse) -> Checked:
+    """The answer."""
+    return Checked(response.allowed, response.message, response.deciding_path, response)

@@ -1,0 +1,280 @@
+"""Verbs about who may do what: ``grant``, ``revoke``, ``grants``, ``check``; the owner decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.access import grants_of
+from resolver.cli import units
+from resolver.cli.output import Column, Table, plain
+from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.session import place
+from resolver.cli.writing import PLAN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kdir.v1 import access_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS"]
+
+_EXIT_DENIED: Final = 4
+_KINDS: Final = ("topic", "group", "transactional-id", "cluster")
+
+
+def _grant(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import access_pb2
+
+    where = place(arguments.one("PATH"))
+    request = access_pb2.AddGrantsRequest(
+        path=str(where.path),
+        grants=_wished(arguments),
+        kind=where.kind,
+        validate_only=arguments.flag("plan"),
+    )
+    answer: access_pb2.AddGrantsResponse = session.resolver.call(
+        where.path, "AccessService.AddGrants", request
+    )
+    said = "would be granted" if arguments.flag("plan") else "granted"
+    _changed(session, answer, answer.added, f"{said} at {where}")
+    return 0
+
+
+def _revoke(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import access_pb2
+
+    where = place(arguments.one("PATH"))
+    request = access_pb2.RemoveGrantsRequest(
+        path=str(where.path),
+        grants=_wished(arguments),
+        kind=where.kind,
+        validate_only=arguments.flag("plan"),
+    )
+    answer: access_pb2.RemoveGrantsResponse = session.resolver.call(
+        where.path, "AccessService.RemoveGrants", request
+    )
+    said = "would be taken away" if arguments.flag("plan") else "taken away"
+    _changed(session, answer, answer.removed, f"{said} at {where}")
+    return 0
+
+
+def _wished(arguments: Arguments) -> list[access_pb2.Grant]:
+    resource, name = _resource(arguments)
+    return grants_of(
+        arguments.one("PRINCIPAL"),
+        [word for word in arguments.one("OPERATIONS").split(",") if word],
+        deny=arguments.flag("deny"),
+        host=arguments.one("host"),
+        resource=resource,
+        name=name,
+    )
+
+
+def _resource(arguments: Arguments) -> tuple[str, str]:
+    given = [kind for kind in _KINDS[1:] if arguments.flag(kind)]
+    if len(given) > 1:
+        both = " and ".join(f"--{kind}" for kind in given)
+        raise UsageError(f"{both}: one of them", verb=arguments.verb.name)
+    if not given:
+        return "topic", ""
+    return given[0], arguments.one(given[0])
+
+
+def _changed(session: Session, answer: Any, changed: Sequence[access_pb2.Grant], said: str) -> None:
+    out = session.out
+    if out.structured:
+        out.record(plain(answer))
+        return
+    for one in changed:
+        out.line(_shown(one))
+    if not changed:
+        out.note("nothing to do: it is so already")
+        return
+    topics = units.plural(answer.topic_count, "topic")
+    out.note(f"{said}: {units.plural(len(changed), 'grant')}, for {topics} there and below")
+
+
+def _shown(grant: access_pb2.Grant) -> str:
+    from kdir.v1 import access_pb2
+
+    words = [
+        access_pb2.Permission.Name(grant.permission).removeprefix("PERMISSION_"),
+        grant.principal,
+        access_pb2.Operation.Name(grant.operation).removeprefix("OPERATION_"),
+        access_pb2.ResourceKind.Name(grant.resource_kind).removeprefix("RESOURCE_KIND_"),
+    ]
+    if grant.resource_name:
+        words.append(grant.resource_name)
+    return f"{' '.join(words)} from {grant.host}"
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _grants(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import access_pb2
+
+    where = place(arguments.one("PATH"))
+    request = access_pb2.ListGrantsRequest(path=str(where.path), kind=where.kind)
+    answer: access_pb2.ListGrantsResponse = session.resolver.call(
+        where.path, "AccessService.ListGrants", request
+    )
+    out = session.out
+    if out.structured:
+        for one in answer.grants:
+            out.record(plain(one))
+        return 0
+    Table(out, _COLUMNS).rows(
+        [
+            [
+                one.principal,
+                access_pb2.Permission.Name(one.permission).removeprefix("PERMISSION_"),
+                access_pb2.Operation.Name(one.operation).removeprefix("OPERATION_"),
+                access_pb2.ResourceKind.Name(one.resource_kind).removeprefix("RESOURCE_KIND_"),
+                one.resource_name or "-",
+                one.host,
+            ]
+            for one in answer.grants
+        ]
+    )
+    return 0
+
+
+def _check(session: Session, arguments: Arguments) -> int:
+    if arguments.flag("any"):
+        return _check_any(session, arguments)
+    if not arguments.one("PATH"):
+        raise UsageError("PATH is missing: what it is to be done on, or --any KIND", verb="check")
+    where = place(arguments.one("PATH"))
+    resource, name = _resource(arguments)
+    found = session.resolver.check(
+        where.path,
+        arguments.one("PRINCIPAL"),
+        arguments.one("OPERATION"),
+        host=arguments.one("host"),
+        resource=resource,
+        name=name,
+        prefer=where.prefer,
+        explain=arguments.flag("explain"),
+    )
+    out = session.out
+    if out.structured:
+        out.record(plain(found.response))
+    else:
+        out.line(found.message)
+        for level in found.response.levels:
+            closed = " (closed)" if level.closed else ""
+            inherited = " (inherited)" if level.inherited else ""
+            out.line(f"  {level.path}{closed}{inherited}")
+            for seen in level.grants:
+                out.line(f"    {_shown(seen.grant)}: {seen.message}")
+    return 0 if found.allowed else _EXIT_DENIED
+
+
+def _check_any(session: Session, arguments: Arguments) -> int:
+    kind, path = arguments.one("any"), arguments.one("PATH")
+    allowed = session.resolver.authorize_any(
+        arguments.one("PRINCIPAL"),
+        arguments.one("OPERATION"),
+        kind,
+        host=arguments.one("host"),
+        path=place(path).path if path else "",
+    )
+    out = session.out
+    if out.structured:
+        out.record({"allowed": allowed})
+    else:
+        out.line("allowed" if allowed else "denied")
+    return 0 if allowed else _EXIT_DENIED
+
+
+_COLUMNS: Final = (
+    Column("PRINCIPAL"),
+    Column("PERMISSION"),
+    Column("OPERATION"),
+    Column("KIND"),
+    Column("NAME"),
+    Column("HOST"),
+)
+_WHO: Final = Argument(
+    "PRINCIPAL", "such as alice (User:alice), User:CN=app-1, or '*' for everybody"
+)
+_PATH: Final = Argument("PATH", "of the entry; all below it is meant, too", completes="path")
+_OPERATIONS: Final = Argument("OPERATIONS", "such as read or read,describe-configs; all is all")
+_ABOUT: Final = (
+    Option(("--host",), "only from this address (default: from every host)", "ADDRESS"),
+    Option(("--group",), "about consumer groups: a name, '*', or 'beginning*'", "NAME"),
+    Option(("--transactional-id",), "about transactional ids, in the same way", "NAME"),
+    Option(("--cluster",), "about the clusters at and below PATH as such"),
+)
+_DENY: Final = Option(("--deny",), "a deny: it beats every allow, above and below")
+
+VERBS: Final = (
+    Verb(
+        name="grant",
+        summary="let a principal do something on an entry and all below it, or forbid it",
+        run=_grant,
+        writes=True,
+        details=(
+            "Operations are Kafka's; read, write, delete and alter imply describe. A deny on any\n"
+            "level of the path beats every allow. Grants hold across mounts. Whether what no\n"
+            "grant speaks of is allowed is the servers' setting (access = open or enforce)."
+        ),
+        arguments=(_WHO, _OPERATIONS, _PATH),
+        options=(_DENY, *_ABOUT, PLAN),
+        formats=("table", "json", "yaml"),
+        examples=(
+            ("kdir grant alice read /la/tracking/search", "consume there and below"),
+            ("kdir grant alice read /la/tracking/search --group 'search-*'", "with such groups"),
+            ("kdir grant bob all /la/tracking/secret --deny", "never, whatever is allowed above"),
+        ),
+    ),
+    Verb(
+        name="revoke",
+        summary="take grants away again, each as it was given",
+        run=_revoke,
+        writes=True,
+        arguments=(_WHO, _OPERATIONS, _PATH),
+        options=(_DENY, *_ABOUT, PLAN),
+        formats=("table", "json", "yaml"),
+        examples=(
+            ("kdir revoke alice read /la/tracking/search", "what kdir grant said"),
+            ("kdir revoke bob all /la/tracking/secret --deny", "no longer forbidden"),
+        ),
+    ),
+    Verb(
+        name="grants",
+        summary="the grants set on an entry itself",
+        run=_grants,
+        arguments=(Argument("PATH", "of the entry", completes="path"),),
+        formats=("table", "json", "yaml"),
+        examples=(("kdir grants /la/tracking/search", "who was given what there"),),
+    ),
+    Verb(
+        name="check",
+        summary="whether a principal may do something, and which grant decides",
+        run=_check,
+        details=(
+            "Ends with exit code 4 where it is denied. The path need not exist. With --any it\n"
+            "says whether there is any resource of a kind on which it is allowed (KIP-679), in\n"
+            "the cluster of PATH, or of the first server."
+        ),
+        arguments=(
+            _WHO,
+            Argument("OPERATION", "such as read"),
+            Argument("PATH", "of the entry", least=0, completes="path"),
+        ),
+        options=(
+            *_ABOUT,
+            Option(("--explain",), "show each level of the path that could have had a say"),
+            Option(("--any",), "on any resource of this kind", "KIND", choices=_KINDS),
+        ),
+        formats=("table", "json", "yaml"),
+        examples=(
+            ("kdir check alice read /la/tracking/search/clicks --explain", "why, level by level"),
+            ("kdir check alice write --any topic", "is there anything at all"),
+        ),
+    ),
+)
