@@ -6,6 +6,7 @@ Refuses to make a directory for anything but ``CreateDirectory`` (KIP-37; DESIGN
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 from directory.namespace import physical, rules
@@ -126,6 +127,9 @@ def _wished_topic(
         name = physical.free_name(base, draft.names)
     defaults = rules.inherited(draft, parent)
     own = command.policies
+    if command.partitions and defaults.partitions not in {None, command.partitions}:
+        # Its own word from the start, or it would grow to what is inherited once it is armed.
+        own = replace(own, partitions=own.partitions or command.partitions)
     return Topic(
         entry_id=draft.fresh_id(),
         changed_at_ms=context.now_ms,

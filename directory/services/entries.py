@@ -18,6 +18,7 @@ from directory.services.call import Call
 from directory.services.commands import create_command, update_command
 from directory.services.guarding import authorizing
 from directory.services.hosting import Hosting
+from directory.services.managing import forbidden_at, may_change, refuse_removal
 from directory.services.rpc import Handler, Service
 from directory.writer import Written
 from resolver.errors import (
@@ -195,6 +196,13 @@ class DirectoryService(Service):
                 f'topics in Kafka; [kafka] ceiling = ["create"] would',
                 ceiling=" ".join(sorted(kafka.ceiling)) or "observe",
             )
+        where = forbidden_at(cluster.replica.snapshot, cluster.mount, command.path, "create")
+        if where:
+            _refuse_the_path(cluster, command)
+            raise AboveCeiling(
+                f"{where} says manage.create=false: kdir creates no topics in Kafka below it",
+                path=where,
+            )
         return command
 
     def _await_active(self, cluster: Cluster, path: Path, revision: int, call: Call) -> Topic:
@@ -254,6 +262,8 @@ class DirectoryService(Service):
             recursive=request.recursive,
             etag=request.etag,
         )
+        deletes = may_change(cluster, "delete", path)
+        refuse_removal(cluster, path, recursive=request.recursive)
         written = self._write(cluster, command, request, call)
         if cluster.reconciler is not None:
             cluster.reconciler.wake()
@@ -261,7 +271,7 @@ class DirectoryService(Service):
             token=_token(cluster, written),
             topic_count=written.plan.topic_count,
             directory_count=written.plan.directory_count,
-            kafka_topics_deleted=_allowed(cluster, "delete") and written.plan.topic_count > 0,
+            kafka_topics_deleted=deletes and written.plan.topic_count > 0,
         )
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         return response
@@ -289,7 +299,7 @@ class DirectoryService(Service):
     def _write(
         self, cluster: Cluster, command: Command, request: _WriteRequest, call: Call
     ) -> Written:
-        request_id = request.request_id
+        request_id, path = request.request_id, Path.parse(request.path)
         if len(request_id) > _REQUEST_ID_LENGTH:
             raise InvalidArgument(
                 f"request_id: {len(request_id)} characters; at most {_REQUEST_ID_LENGTH} would be "
@@ -300,16 +310,11 @@ class DirectoryService(Service):
             principal=call.principal,
             request_id=request_id,
             timeout_seconds=call.seconds_left(),
-            deletes_in_kafka=_allowed(cluster, "delete"),
-            creates_in_kafka=_allowed(cluster, "create"),
+            deletes_in_kafka=may_change(cluster, "delete", path),
+            creates_in_kafka=may_change(cluster, "create", path),
             validate_only=request.validate_only,
             authorize=authorizing(self._hosting.guarding, cluster, command, call),
         )
-
-
-def _allowed(cluster: Cluster, aspect: str) -> bool:
-    """Whether the ceiling lets kdir change this in Kafka; arming by plan comes with policies."""
-    return cluster.config.kafka is not None and aspect in cluster.config.kafka.ceiling
 
 
 def _refuse_the_path(cluster: Cluster, command: Command) -> None:

@@ -153,3 +153,44 @@ def test_operators_see_and_steer_it_over_the_wire(
     assert drifts[0].provision == entry_pb2.PROVISION_MISSING
     with pytest.raises(NotAuthoritative):
         admin(server, "ListDrift", path="/ny")
+
+
+def test_manage_false_forbids_what_the_ceiling_would_allow(
+    start: Callable[..., Server], kafka: ConfluentAdmin
+) -> None:
+    server = start(**ARMED)
+    for path in ("/la/t/d", "/la/t/d/kept"):
+        server.mkdir(path)
+    create(server, "/la/t/d/a")
+    create(server, "/la/t/d/kept/b")
+
+    def forbid(path: str, aspect: str) -> None:
+        entry = entry_pb2.Entry()
+        entry.policies.manage[aspect] = False
+        mask = {"paths": [f"policies.manage.{aspect}"]}
+        server.entries("UpdateEntry", path=path, entry=entry, update_mask=mask)
+
+    forbid("/la/t/d", "create")
+    with pytest.raises(AboveCeiling, match=r"/la/t/d says manage\.create=false"):
+        create(server, "/la/t/d/more")
+    forbid("/la/t/d/kept", "delete")
+    with pytest.raises(AboveCeiling, match=r"/la/t/d/kept says manage\.delete=false"):
+        server.entries("DeleteEntry", path="/la/t/d", recursive=True)
+    left = server.entries("DeleteEntry", path="/la/t/d/kept/b")
+    assert not left.kafka_topics_deleted
+    gone = server.entries("DeleteEntry", path="/la/t/d/a")
+    assert gone.kafka_topics_deleted
+    eventually(lambda: "d.a" not in in_kafka(kafka))
+    assert "d.kept.b" in in_kafka(kafka)
+
+
+def test_manage_true_is_armed_and_never_set(start: Callable[..., Server]) -> None:
+    server = start(**ARMED)
+    server.mkdir("/la/t/d")
+    entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+    entry.policies.manage["configs"] = True
+    for paths in (["policies.manage.configs"], ["policies.manage"], ["policies"]):
+        with pytest.raises(InvalidArgument, match="kdir arm /la/t/d --aspect configs"):
+            server.entries("UpdateEntry", path="/la/t/d", entry=entry, update_mask={"paths": paths})
+    with pytest.raises(InvalidArgument, match="kdir arm"):
+        server.entries("CreateEntry", path="/la/t/e", entry=entry)

@@ -1,0 +1,74 @@
+"""Whether a request may change an aspect of Kafka: the server's ceiling, and what policies say.
+
+For what people ask for by path, at that moment: making and deleting topics. A ``manage`` of false
+forbids it, from above the mount too; that it is unset does not (decision 0030).
+"""
+
+from __future__ import annotations
+
+from directory.cluster import Cluster
+from directory.federation.facts import inherited_origins
+from directory.kafka.inheritance import missing_word
+from directory.namespace.policies import Level, path_levels
+from directory.namespace.rules import directories_below
+from directory.namespace.snapshot import Snapshot
+from resolver.errors import AboveCeiling, NotReady
+from resolver.path import Path
+
+__all__ = ["forbidden_at", "may_change", "refuse_removal"]
+
+
+def may_change(cluster: Cluster, aspect: str, path: Path) -> bool:
+    """Whether kdir may change this in Kafka for the entry at a path."""
+    kafka = cluster.config.kafka
+    if kafka is None or aspect not in kafka.ceiling:
+        return False
+    return not forbidden_at(cluster.replica.snapshot, cluster.mount, path, aspect)
+
+
+def refuse_removal(cluster: Cluster, path: Path, *, recursive: bool) -> None:
+    """Topics are not deleted in Kafka while what is inherited is not known, nor along with others
+    from a directory further down that forbids it.
+
+    Raises:
+        NotReady, AboveCeiling
+    """
+    if not may_change(cluster, "delete", path):
+        return  # Kafka's topics are left alone
+    snapshot = cluster.replica.snapshot
+    if words := missing_word(snapshot, has_parent=bool(cluster.config.parent)):
+        raise NotReady(words)
+    directory_id = snapshot.find_directory(path.below(cluster.mount)) if recursive else None
+    node = None if directory_id is None else snapshot.node(directory_id)
+    if node is None:
+        return
+    for one in directories_below(snapshot, node):
+        if one.directory.policies.manage.get("delete") is False:
+            below = cluster.mount.join(snapshot.path_of(one.entry_id) or ())
+            raise AboveCeiling(
+                f"{below} says manage.delete=false: its topics are not deleted in Kafka; remove or "
+                f"move it first, by itself",
+                path=below,
+            )
+
+
+def forbidden_at(snapshot: Snapshot, mount: Path, path: Path, aspect: str) -> str:
+    """The nearest entry at or above a path that speaks of the aspect, where it says no; else
+    nothing.
+    """
+    relative = path.below(mount)
+    levels = inherited_origins(snapshot)
+    for length in range(len(relative), -1, -1):
+        directory_id = snapshot.find_directory(relative[:length])
+        if directory_id is not None:
+            levels += path_levels(snapshot, mount, directory_id)
+            break
+    parent_id = snapshot.find_directory(relative[:-1]) if relative else None
+    topic = None if parent_id is None else snapshot.topic(parent_id, relative[-1])
+    if topic is not None:
+        levels.append(Level(str(path), topic.policies))
+    for level in reversed(levels):
+        said = level.policies.manage.get(aspect)
+        if said is not None:
+            return "" if said else level.path
+    return ""
