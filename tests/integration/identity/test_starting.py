@@ -1,0 +1,87 @@
+"""What a server says at its start of its own certificate, and that all its doors have the same."""
+
+import datetime as dt
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from directory.identity.callers import Identities
+from directory.identity.settings import AuthConfig, TlsConfig
+from directory.services.waiting import WaitingServer
+from resolver import Resolver
+from resolver.errors import HandshakeFailed, NotReady
+from tests.federation import Server
+from tests.identities import Authority, Issued
+
+
+def started(tmp_path: Path, issued: Issued, *options: str) -> subprocess.CompletedProcess[str]:
+    lines = [f'{part} = "{file}"' for part, file in issued.files.items()]
+    config = tmp_path / "server.toml"
+    config.write_text(
+        "\n".join(['listen = "127.0.0.1:0"', 'store = "sqlite:///s"', "[tls]", *lines])
+    )
+    return subprocess.run(
+        [sys.executable, "-m", "directory", "--config", str(config), *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_certificate_that_cannot_be_used_ends_it_with_2_and_touches_nothing(
+    tmp_path: Path, authority: Authority
+) -> None:
+    expired = authority.server(ends=dt.timedelta(hours=-1))
+    for options in ((), ("--check",)):
+        ran = started(tmp_path, expired, *options)
+        assert ran.returncode == 2
+        assert f"tls.cert: {expired.files['cert']}: the certificate expired at" in ran.stderr
+        assert "Traceback" not in ran.stderr
+    assert not (tmp_path / "s").exists()
+    good = started(tmp_path, authority.server(), "--check")
+    assert good.returncode == 0
+    assert "TLS: on; callers say who they are by a client certificate" in good.stdout
+
+
+def test_a_server_that_waits_for_its_store_has_the_same_door(authority: Authority) -> None:
+    own = authority.server()
+    tls = TlsConfig(**{part: str(file) for part, file in own.files.items()})
+    waiting = WaitingServer("127.0.0.1:0", identities=Identities(tls, AuthConfig(anonymous=False)))
+    files = {part: str(file) for part, file in authority.issue("bob").files.items()}
+    try:
+        client = Resolver(waiting.address, **files)  # type: ignore[arg-type]
+        with client, pytest.raises(NotReady):
+            client.resolve("/")
+        stranger = Resolver(waiting.address, ca=files["ca"])
+        with stranger, pytest.raises(HandshakeFailed):
+            stranger.resolve("/")
+    finally:
+        waiting.stop()
+
+
+def test_processes_that_share_a_port_share_a_certificate_and_health_needs_no_name(
+    tmp_path: Path, authority: Authority
+) -> None:
+    own, bob = authority.server(), authority.issue()
+    settings = {"tls": own.tls(), "auth": {"anonymous": False}}
+    with Server(tmp_path / "two", "/", settings, processes=2) as server:
+        for _ in range(6):
+            with bob.channel(server.address) as channel:
+                health: Any = health_pb2_grpc.HealthStub(channel)
+                request = health_pb2.HealthCheckRequest()
+                answer = health.Check(request, timeout=10, wait_for_ready=True)
+                assert answer.status in {
+                    health_pb2.HealthCheckResponse.SERVING,
+                    health_pb2.HealthCheckResponse.NOT_SERVING,
+                }
+                call: Any = channel.unary_unary("/kdir.v1.ResolveService/Resolve")
+                with pytest.raises(grpc.RpcError) as refused:
+                    call(b"", timeout=10)
+                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+                assert "no rule of auth.principal_rules" in str(refused.value.details())
