@@ -57,6 +57,9 @@ _log = logging.getLogger(__name__)
 _ROLE: Final = "reconciler"
 _ELECT_SECONDS: Final = 1.0
 """From one try to be elected to the next."""
+_SOON_SECONDS: Final = 0.02
+"""From one look whether the replica has come to the election to the next."""
+_LOOKS: Final = 50
 _STORE_SECONDS: Final = 1.0
 """After the store did not answer."""
 _STUMBLED_SECONDS: Final = 5.0
@@ -181,6 +184,8 @@ class Reconciler:
             term = self._term = self._lead()
             if term is None:
                 return _ELECT_SECONDS * self._chance.uniform(0.5, 1.0)
+            if not self._sees_its_election(term):
+                return _SOON_SECONDS
             if self._clock() >= term.kafka_due:
                 self._attend(term)
             return self._seconds_until_due(term)
@@ -219,6 +224,23 @@ class Reconciler:
             self._chance,
             self._clock,
         )
+
+    def _sees_its_election(self, term: Term) -> bool:
+        """Whether the tree is at least as new as the election, and so as all that was done in the
+        terms before: an older one may not know of a stop, a removal or an attempt.
+
+        Raises:
+            LeadershipLost: by the tree another server is elected.
+        """
+        guard = term.leadership.guard
+        for _ in range(_LOOKS):
+            if self._latest().fact(guard.key) == guard.value:
+                term.seen = True
+                return True
+            if term.seen:
+                raise LeadershipLost
+            self._sleep(_SOON_SECONDS)
+        return False
 
     def _resign(self) -> None:
         term, self._term = self._term, None

@@ -50,6 +50,8 @@ class Term:
         self.pusher = pusher
         self.worklist = Worklist(clock, chance)
         self.retry = Backoff(chance)
+        self.seen = False
+        """Whether the replica has come to the election."""
         self.kafka_due = 0.0
         """Not before: it was away."""
         self.admin: KafkaAdmin | None = None

@@ -1,0 +1,89 @@
+"""When an elected reconciler may begin: an older tree says what was, not what is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path as FilePath
+from typing import Any
+
+import pytest
+
+from directory.codec import ProtoCodec
+from directory.kafka.contract import KafkaAdmin
+from directory.kafka.reconciler import Reconciler
+from directory.kafka.settings import KafkaSettings
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Put, Transaction
+from directory.store.sqlite import SqliteStore
+from directory.writer import Writer
+from resolver.errors import KafkaUnavailable
+from resolver.path import ROOT
+
+
+class Lagging:
+    """A replica that is as new as the test lets it be."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        loading = self._store.load()
+        self.snapshot = Snapshot.load(ProtoCodec(), "i", loading.revision, loading.pages())
+
+
+class World:
+    def __init__(self, store: SqliteStore) -> None:
+        self.store = store
+        self.replica = Lagging(store)
+        replica: Any = self.replica
+        self.asked = 0
+        self.reconciler = Reconciler(
+            "la-1",
+            store,
+            replica,
+            Writer(store, replica, ProtoCodec(), lambda: ROOT),
+            lambda: ROOT,
+            KafkaSettings(bootstrap=("unused:1",), ceiling=frozenset()),
+            self.open_admin,
+            clock=itertools.count(0, 100).__next__,
+            sleep=lambda _: None,
+        )
+
+    def open_admin(self) -> KafkaAdmin:
+        self.asked += 1
+        raise KafkaUnavailable("away")
+
+
+@pytest.fixture
+def world(tmp_path: FilePath) -> Iterator[World]:
+    store = SqliteStore(tmp_path / "store.db", "la")
+    made = World(store)
+    yield made
+    made.reconciler._resign()
+    store.close()
+
+
+def test_S19_nothing_is_asked_of_kafka_until_the_tree_has_come_to_the_election(
+    world: World,
+) -> None:
+    for _ in range(3):
+        assert world.reconciler.step() < 0.5
+    assert world.asked == 0
+    world.replica.catch_up()
+    world.reconciler.step()
+    assert world.asked == 1
+
+
+def test_S19_who_sees_that_the_role_is_anothers_resigns(world: World) -> None:
+    world.reconciler.step()
+    world.replica.catch_up()
+    world.reconciler.step()
+    ((key, _),) = world.replica.snapshot.facts(b"l/")
+    world.store.commit(Transaction((), (Put(key, b"another\n1"),)))
+    world.replica.catch_up()
+    asked = world.asked
+    assert world.reconciler.step() >= 0.5
+    assert world.asked == asked
+    assert world.reconciler._term is None
