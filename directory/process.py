@@ -55,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(given)
     try:
         form = logs.set_up(log_format(options.log_format), options.log_level)
+        if log_format(options.log_format) == "json":
+            # gRPC's own lines, one for each handshake that fails, are no JSON.
+            os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         check_processes(options.processes)
         configs = configs_of(options)
         metrics = metrics_addresses(configs, options)

@@ -85,3 +85,16 @@ def test_processes_that_share_a_port_share_a_certificate_and_health_needs_no_nam
                     call(b"", timeout=10)
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
                 assert "no rule of auth.principal_rules" in str(refused.value.details())
+
+
+def test_a_refused_handshake_leaves_a_log_of_json(tmp_path: Path, authority: Authority) -> None:
+    own = authority.server()
+    environment = {"KDIR_LOG_FORMAT": "json"}
+    with Server(tmp_path / "one", "/", {"tls": own.tls()}, environment=environment) as server:
+        stranger = Resolver(server.address, ca=str(authority.file))
+        with stranger, pytest.raises(HandshakeFailed):
+            stranger.resolve("/")
+        server.stop()
+        lines = server.process.log.read_text().splitlines()
+    for line in lines:
+        assert line.startswith(("{", "serving ")), line
