@@ -40,7 +40,8 @@ _SEEN_CHANGES: Final = 300
 _SEEN_PER_SECOND: Final = 100
 _DEATHS: Final = 5
 _DEATH_SECONDS: Final = 30.0
-_PAUSE_SECONDS: Final = 0.01
+_PAUSE_SECONDS: Final = 0.1
+"""Between two writes: more of them would fill the threads of a server while it waits for etcd."""
 
 
 def measured(folder: Path, etcd: EtcdCluster) -> list[Row]:

@@ -7,6 +7,7 @@ are the bytes of the entry (the encoding spec: *last one wins*, fields in any or
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final
 
 from kdir.v1 import policies_pb2, resolve_pb2
@@ -21,6 +22,11 @@ _CHANGE_COUNT: Final = 0x48
 _MANY: Final = 0x80
 """From here on a varint takes a second byte."""
 _SHORTEST: Final = 14
+_beginning: Final = Struct("<BQBB").unpack_from
+"""Tag and value of the entry id, tag and (first byte of the) length of the topic."""
+_PATHS: Final = [b"\x0a%c" % length for length in range(_MANY)]
+_ETAGS: Final = [b"\x1a%c" % length for length in range(_MANY)]
+"""Tag and length."""
 
 
 class Splicer:
@@ -49,27 +55,34 @@ class Splicer:
         record = self._topic(name)
         if record is None or len(record) < _SHORTEST:
             return None
-        length = record[10]
-        two = record[11] << 7
-        after = 11 + length if length < _MANY else 12 + (length - _MANY | two)
-        if record[0] != _ENTRY_ID or record[9] != _TOPIC or record[11] >= _MANY <= length:
-            return None
+        first, entry_id, second, length = _beginning(record)
+        after = 11 + length
+        if length >= _MANY:
+            if record[11] >= _MANY:
+                return None
+            after = 12 + (length - _MANY | record[11] << 7)
         # A record with policies has another tag here.
-        if after + 1 >= len(record) or record[after] != _CHANGE_COUNT:
+        if (
+            first != _ENTRY_ID
+            or second != _TOPIC
+            or after + 1 >= len(record)
+            or record[after] != _CHANGE_COUNT
+        ):
             return None
-        count = record[after + 1]
-        if count >= _MANY or len(path) >= _MANY:
+        count, size = record[after + 1], len(path)
+        if count >= _MANY or size >= _MANY:
             return None
-        text = path.encode()
-        etag = b"%x-%d" % (int.from_bytes(record[1:9], "little"), count)
-        return b"%b%b\x0a%c%b\x1a%c%b%b" % (
-            self._heads[len(record) + len(text) + len(etag) + 4],
-            record,
-            len(text),
-            text,
-            len(etag),
-            etag,
-            self._tail,
+        etag = b"%x-%d" % (entry_id, count)
+        return b"".join(
+            (
+                self._heads[len(record) + size + len(etag) + 4],
+                record,
+                _PATHS[size],
+                path.encode(),
+                _ETAGS[len(etag)],
+                etag,
+                self._tail,
+            )
         )
 
 
