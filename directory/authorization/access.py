@@ -293,6 +293,13 @@ class Within:
         """
         return self._branch is None or not self._branch.fan.size
 
+    def speaks_of(self, name: str) -> bool:
+        """Whether an entry of this name in the directory may have an answer of its own."""
+        if self._branch is None:
+            return False
+        fan = self._branch.fan
+        return fan.size > 0 and (fan.get(name) or fan.get(f"{name}/")) is not None
+
     def child(self, name: str, *, is_topic: bool) -> Decision:
         """For one entry in the directory."""
         walk, branch = self._walk, self._branch

@@ -25,8 +25,8 @@ from directory.namespace.entry import Kind
 from directory.namespace.ground import standing
 from directory.namespace.snapshot import Snapshot
 from directory.services.answers import kind_of
+from directory.services.authorizing import authorizing
 from directory.services.call import Call
-from directory.services.guarding import authorizing
 from directory.services.hosting import Hosting
 from directory.services.rpc import Handler, Service
 from directory.writer import Written

@@ -14,9 +14,9 @@ from directory.namespace.command import Command, CreateMount, CreateTopic, Delet
 from directory.namespace.entry import Provision, Topic
 from directory.services import listing
 from directory.services.answers import Answers, kind_of
+from directory.services.authorizing import authorizing
 from directory.services.call import Call
 from directory.services.commands import create_command, update_command
-from directory.services.guarding import authorizing
 from directory.services.hosting import Hosting
 from directory.services.managing import forbidden_at, may_change, refuse_removal
 from directory.services.rpc import Handler, Service

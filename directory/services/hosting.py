@@ -14,8 +14,9 @@ from directory.namespace.snapshot import Snapshot
 from directory.services.answers import kind_of
 from directory.services.call import CURRENT, Call
 from directory.services.consistency import read_at
-from directory.services.guarding import Guarding, Sight
+from directory.services.guarding import Guarding
 from directory.services.ready import Ready, error_part, with_authority_index
+from directory.services.sight import Sight
 from resolver.errors import InvalidArgument, InvalidPath, KdirError
 from resolver.path import Path
 

@@ -17,8 +17,8 @@ from directory.namespace.lookup import DirectoryAt, LinkAt, MountAt, TopicAt, Un
 from directory.namespace.snapshot import Node, Snapshot
 from directory.services.answers import Answers, kind_of
 from directory.services.call import Call
-from directory.services.guarding import Sight
 from directory.services.pages import PageToken, page_size
+from directory.services.sight import Sight
 from resolver.errors import (
     Absent,
     Internal,

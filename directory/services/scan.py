@@ -22,10 +22,10 @@ from directory.codec import record_to_proto
 from directory.namespace.snapshot import Snapshot
 from directory.services.answers import Answers
 from directory.services.call import Call
-from directory.services.guarding import Sight
 from directory.services.hosting import Hosting
 from directory.services.pages import PageToken, page_size
 from directory.services.rpc import Handler, Service
+from directory.services.sight import Sight
 from resolver.errors import Absent, InvalidArgument, InvalidPageToken, NotAuthoritative
 from resolver.path import Path
 

@@ -10,10 +10,10 @@ from kdir.v1 import watch_pb2
 from directory.cluster import Cluster
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
-from directory.services.guarding import Sight
 from directory.services.hosting import Hosting
 from directory.services.pages import PageToken, page_size
 from directory.services.rpc import Handler, Service
+from directory.services.sight import Sight
 from resolver.errors import NotAuthoritative, Resync, TokenExpired, Unmounted, Unreachable
 from resolver.path import Path
 from resolver.token import Token

@@ -19,6 +19,7 @@ from kdir.v1 import (
     watch_pb2,
 )
 
+from directory.cluster import Cluster
 from directory.codec import ProtoCodec
 from directory.federation import facts
 from directory.federation.federation import unix_ms
@@ -607,6 +608,54 @@ def test_A4_a_reader_never_sees_a_later_allow_without_an_earlier_deny(la: House)
     assert la.hosting.guarding.access(la.cluster, snapshot).tree is before.tree
     assert la.outcome("mallory", "/la/open/t") == "absent"
     assert la.outcome("mallory", "/la/hidden/t") == "resolution"
+
+
+def test_N1_a_right_that_was_taken_does_not_open_what_was_made_afterwards_elsewhere(
+    la: House, house: Make
+) -> None:
+    """Two servers of one store: bob's right goes on one, the secret is made on the other, and he
+    asks the first, which may not have seen either yet, with the token of what was made.
+    """
+    other = House(second(house))
+    entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+    for number in range(10):
+        path = f"/la/open/secret{number}"
+        other.revoke("bob", "read", "/la/open")
+        create = directory_pb2.CreateEntryRequest(path=path, entry=entry)
+        token = other.ask(ADMIN, "CreateEntry", create).token
+        answer = la.ask("bob", "Resolve", resolve_pb2.ResolveRequest(path=path, token=token))
+        assert answer.outcome.WhichOneof("kind") == "absent"
+        token = other.grant("bob", "read", "/la/open").token
+        answer = la.ask("bob", "Resolve", resolve_pb2.ResolveRequest(path=path, token=token))
+        assert answer.outcome.WhichOneof("kind") == "resolution"
+
+
+def test_N1_a_change_that_was_authorised_on_older_grants_is_asked_again(
+    la: House, house: Make
+) -> None:
+    other = House(second(house))
+    la.grant("bob", "create", "/la/open")
+    writer = other.cluster.writer
+    raced: list[int] = []
+    above = writer._above
+
+    def meanwhile(snapshot: object) -> object:
+        if not raced:
+            raced.append(1)
+            la.grant("bob", "-create", "/la")
+        return above(snapshot)  # type: ignore[arg-type]
+
+    writer._above = meanwhile  # type: ignore[assignment, misc]
+    entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+    create = directory_pb2.CreateEntryRequest(path="/la/open/new", entry=entry)
+    eventually(lambda: other.outcome("bob", "/la/open") == "resolution")
+    assert isinstance(other.refusal("bob", "CreateEntry", create), PermissionDenied)
+    assert la.outcome(ADMIN, "/la/open/new") == "absent"
+
+
+def second(house: Make) -> Cluster:
+    """Another server of the same store."""
+    return house().cluster
 
 
 def test_grants_round_trip() -> None:

@@ -1,0 +1,109 @@
+"""What a change needs: the rights of who wishes it, asked on the snapshot that it is planned on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from directory.authorization.grant import Operation
+from directory.cluster import Cluster
+from directory.namespace.command import (
+    AddGrants,
+    Command,
+    CreateDirectory,
+    CreateLink,
+    CreateMount,
+    CreateTopic,
+    DeleteEntry,
+    MoveEntry,
+    RemoveGrants,
+    UpdateEntry,
+)
+from directory.namespace.entry import Kind
+from directory.namespace.ground import follow
+from directory.namespace.keys import INHERITED
+from directory.namespace.snapshot import Snapshot
+from directory.services.call import Call
+from directory.services.guarding import Guarding
+from directory.services.sight import Sight
+from directory.store.base import Guard, KeyIs, NothingNewer
+from resolver.errors import Absent, InvalidNamespace
+from resolver.path import Path
+
+__all__ = ["authorizing"]
+
+
+def authorizing(
+    guarding: Guarding, cluster: Cluster, command: Command, call: Call
+) -> Callable[[Snapshot], tuple[Guard, ...]]:
+    """What the writer asks before each try: whether the caller may do it, on the snapshot that it
+    is planned on. It answers the guards under which that holds still when it is committed.
+    """
+
+    def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
+        _check(guarding.acting(cluster, snapshot, call), command)
+        if not cluster.config.parent:
+            return ()
+        if snapshot.fact(INHERITED) is None:
+            return (KeyIs(INHERITED, None),)
+        return (NothingNewer(INHERITED, snapshot.revision),)
+
+    return authorize
+
+
+def _check(sight: Sight, command: Command) -> None:
+    match command:
+        case CreateDirectory(path=path, make_parents=True):
+            _may_create(sight, path, len(path.segments))
+        case CreateDirectory() | CreateTopic() | CreateLink() | CreateMount():
+            _may_create(sight, command.path, 1)
+        case UpdateEntry(path=path, kind=kind, changes=changes):
+            kind = sight.kind_there(path, kind)
+            for operation in _needed(tuple(changes)):
+                sight.require(operation, path, kind=kind)
+        case AddGrants(path=path, kind=kind) | RemoveGrants(path=path, kind=kind):
+            sight.require(Operation.ALTER, path, kind=sight.kind_there(path, kind))
+        case DeleteEntry(path=path, kind=kind):
+            kind = sight.kind_there(path, kind)
+            sight.require(Operation.DELETE, path, kind=kind)
+            if kind is Kind.DIRECTORY:
+                sight.require_below(Operation.DELETE, path)
+        case MoveEntry(path=path, new_path=new_path, kind=kind):
+            kind = sight.kind_there(path, kind)
+            sight.require(Operation.ALTER, path, kind=kind)
+            if kind is Kind.DIRECTORY:
+                sight.require_below(Operation.ALTER, path)
+            if new_path.segments and sight.access.mount.is_prefix_of(new_path.parent):
+                for operation in (Operation.ALTER, Operation.CREATE):
+                    sight.require(operation, new_path.parent, kind=Kind.DIRECTORY)
+        case _:
+            raise TypeError(f"no caller's command: {command}")
+
+
+def _needed(fields: Collection[str]) -> tuple[Operation, ...]:
+    """What it takes to change these fields of an entry."""
+    configs = [one for one in fields if one.startswith("policies.topic_config")]
+    if "policies" in fields:
+        return (Operation.ALTER, Operation.ALTER_CONFIGS)
+    if configs and len(configs) == len(fields):
+        return (Operation.ALTER_CONFIGS,)
+    return (Operation.ALTER, Operation.ALTER_CONFIGS) if configs else (Operation.ALTER,)
+
+
+def _may_create(sight: Sight, path: Path, tiers: int) -> None:
+    """In the directory right above; with more tiers, in the deepest one that is there."""
+    mount = sight.access.mount
+    if not mount.is_prefix_of(path) or path == mount:
+        return  # planning says why not
+    relative = path.below(mount)
+    above = relative[:-1]
+    way = follow(sight.snapshot, above)
+    at = mount.join(above[: way.depth] if tiers > 1 else above)
+    try:
+        sight.require(Operation.CREATE, at, kind=Kind.DIRECTORY)
+    except Absent as absent:
+        nearest = absent.metadata["nearest"]
+        raise InvalidNamespace(
+            f"{at} does not exist; the nearest directory that does is {nearest}",
+            missing=at,
+            nearest=nearest,
+        ) from None

@@ -1,0 +1,423 @@
+"""Sight: what one caller may see and do in one cluster at one snapshot; refuses to find out who it
+is.
+
+What a caller may not describe is not there for it: left out of listings, and absent when asked for
+by name, in the very words in which what does not exist is (RELIABILITY A12). What it may describe
+and not do is PERMISSION_DENIED. Longer than most files: seeing, doing and hearing of one caller.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from kdir.v1 import resolve_pb2, watch_pb2
+
+from directory.authorization.access import HERE, Access, Within
+from directory.authorization.audit import AuditLevel, audit_line
+from directory.authorization.decision import Decision, Reason
+from directory.authorization.grant import Operation, Permission, ResourceKind
+from directory.authorization.principals import ANONYMOUS, Caller
+from directory.authorization.rules import Question, Rules
+from directory.authorization.tree import Place
+from directory.cluster import Cluster
+from directory.grant_messages import stored_grant
+from directory.namespace.entry import Kind
+from directory.namespace.ground import follow, standing
+from directory.namespace.lookup import (
+    DirectoryAt,
+    Found,
+    LinkAt,
+    Missing,
+    MountAt,
+    TopicAt,
+    Unreadable,
+    lookup,
+)
+from directory.namespace.removal import DELETED
+from directory.namespace.snapshot import Snapshot
+from directory.services.call import CURRENT
+from directory.services.ready import Ready
+from resolver.errors import Absent, KdirError, PermissionDenied
+from resolver.path import Path
+
+__all__ = ["Sight"]
+
+_audit = logging.getLogger("kdir.audit")
+_DESCRIBE: Final = Question.of(Operation.DESCRIBE)
+_MOST_DIRECTORIES: Final = 1 << 12
+"""So many directories are remembered for each caller: 100 MB, should all ask everywhere."""
+
+Segments = tuple[str, ...]
+
+
+class Sight:
+    """What one caller may see and do in one cluster at one snapshot. Without a caller: all."""
+
+    __slots__ = (
+        "_above",
+        "_age_seconds",
+        "_cluster",
+        "_mount",
+        "_withins",
+        "access",
+        "caller",
+        "sees_all",
+        "snapshot",
+    )
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        snapshot: Snapshot,
+        access: Access,
+        caller: Caller | None,
+        *,
+        expired: bool = False,
+    ) -> None:
+        self._cluster: Final = cluster
+        self._mount: Final = access.mount
+        self.snapshot: Final = snapshot
+        self.access: Final = access
+        self.sees_all: Final = caller is None
+        """Nothing is hidden from the caller, and nothing refused."""
+        self.caller: Final = caller or Caller(ANONYMOUS)
+        self._age_seconds: Final = float("inf") if expired else 0.0
+        self._withins: dict[Segments, Within] = {}
+        self._above: dict[str, Within] = {}
+
+    # -- seeing ----------------------------------------------------------------------------------
+
+    def sees(self, relative: Segments, *, is_topic: bool) -> bool:
+        """Whether an entry at a path below the mount may be described."""
+        if self.sees_all:
+            return True
+        if not relative:
+            return self.decide(_DESCRIBE, HERE).allowed
+        return self._within(relative[:-1]).child(relative[-1], is_topic=is_topic).allowed
+
+    def sees_all_in(self, relative: Segments) -> bool:
+        """Whether all at any depth in a directory may be described."""
+        if self.sees_all:
+            return True
+        within = self._within(relative)
+        return within.is_uniform and within.decision.allowed
+
+    def sees_path(self, path: Path, kind: Kind | None) -> bool:
+        """Whether an entry of this kind, or of any, at an absolute path may be described."""
+        if self.sees_all:
+            return True
+        if not self._mount.is_prefix_of(path):
+            return False
+        relative = path.below(self._mount)
+        kinds = (True, False) if kind is None else (kind is Kind.TOPIC,)
+        return any(self.sees(relative, is_topic=is_topic) for is_topic in kinds)
+
+    def may_pass(self, path: Path) -> bool:
+        """Whether there can be something at or below a path that may be described."""
+        if self.sees_all:
+            return True
+        place = Place(path.below(self._mount) if self._mount.is_prefix_of(path) else ())
+        return self.access.authorize_any(
+            self.caller, Operation.DESCRIBE, place=place, age_seconds=self._age_seconds
+        )
+
+    def _within(self, relative: Segments) -> Within:
+        within = self._withins.get(relative)
+        if within is None:
+            if len(self._withins) >= _MOST_DIRECTORIES:
+                self._withins.clear()
+            within = self.access.within(
+                self.caller, _DESCRIBE, relative, age_seconds=self._age_seconds
+            )
+            self._withins[relative] = within
+        return within
+
+    def find(
+        self, path: Path, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> Kind | None:
+        """Which kind at a path is to be answered with: that preferred, or the container beside a
+        topic that may not be seen.
+
+        Raises:
+            Absent: what is there may not be described; as where nothing is.
+        """
+        if self.sees_all or not self._mount.is_prefix_of(path):
+            return prefer
+        relative = path.segments[len(self._mount) :]
+        found = lookup(self.snapshot, relative, prefer)
+        if self._shows(found, relative, no_follow=no_follow):
+            return prefer
+        if isinstance(found, TopicAt) and found.container_too and prefer is None:
+            beside = lookup(self.snapshot, relative, Kind.DIRECTORY)
+            if self._shows(beside, relative, no_follow=no_follow):
+                return Kind.DIRECTORY
+        self._told(_DESCRIBE, path, self.decide(_DESCRIBE, Place(relative)), explicit=False)
+        raise self.absent(path)
+
+    def may_refer(self, mount: Path) -> bool:
+        """Whether a mount may be spoken of: who may do what there is its own cluster's to say, but
+        a deny above holds there, too.
+        """
+        if self.sees_all or not self._mount.is_prefix_of(mount):
+            return True
+        decision = self.decide(_DESCRIBE, Place(mount.below(self._mount)))
+        return decision.allowed or decision.grant is None
+
+    def may_do(self, operation: Operation, resource: ResourceKind) -> bool:
+        """Whether the caller may do something with the cluster's own root directory."""
+        return self.sees_all or self.decide(Question.of(operation, resource), HERE).allowed
+
+    def _shows(self, found: Found, relative: Segments, *, no_follow: bool) -> bool:
+        match found:
+            case TopicAt():
+                return self.sees(relative, is_topic=True)
+            case LinkAt(relative=at):
+                return self.sees(at, is_topic=False)
+            case MountAt(relative=at, rest=rest):
+                # Who may do what below is the child's to say; but a deny holds there, too.
+                if no_follow and not rest:
+                    return self.sees(at, is_topic=False)
+                return self.may_refer(self._mount.join(at))
+            case DirectoryAt():
+                return self.sees(relative, is_topic=False)
+            case Unreadable(relative=at):
+                return self.sees(at, is_topic=True) and self.sees(at, is_topic=False)
+            case Missing():
+                return False  # said by ``absent``, so that its words are the same
+
+    def kind_there(self, path: Path, kind: Kind | None) -> Kind | None:
+        """Which kind of entry a command is about.
+
+        Raises:
+            Absent: there is none that the caller may describe.
+        """
+        if not self._mount.is_prefix_of(path):
+            return kind  # planning says so
+        try:
+            found = standing(self.snapshot, self._mount, path, kind).entry.kind
+        except Absent:
+            if self.sees_path(path, None):
+                raise
+            raise self.absent(path) from None
+        except KdirError:
+            return kind  # through a link or a mount: planning says so
+        return found
+
+    def absent(self, path: Path) -> Absent:
+        """What is said of what is not there, and of what may not be seen."""
+        nearest = self._nearest(path)
+        return Absent(f"{path} does not exist", path=path, nearest=nearest)
+
+    def _nearest(self, path: Path) -> Path:
+        """The deepest directory above a path that exists and may be described."""
+        relative = path.below(self._mount)
+        way = follow(self.snapshot, relative[:-1])
+        for length in range(way.depth, 0, -1):
+            if self.sees(relative[:length], is_topic=False):
+                return self._mount.join(relative[:length])
+        return self._mount
+
+    # -- remembered answers ----------------------------------------------------------------------
+
+    def outcome(
+        self, ready: Ready, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> bytes:
+        """The part of an answer for a path, as ``Ready.outcome`` has it for everybody.
+
+        Raises:
+            InvalidPath, KdirError: as there.
+        """
+        if self.sees_all or self._is_plain(text):
+            return ready.outcome(text, prefer, no_follow=no_follow)
+        path = Path.parse(text)
+        try:
+            shown = self.find(path, prefer, no_follow=no_follow)
+        except Absent as absent:
+            seconds = self._cluster.config.limits.absent_seconds
+            outcome = resolve_pb2.Outcome(
+                absent=resolve_pb2.Absent(
+                    nearest_directory=absent.metadata["nearest"], lifetime_seconds=seconds
+                )
+            )
+            return resolve_pb2.ResolveResponse(outcome=outcome).SerializeToString()
+        part = ready.outcome(text, shown, no_follow=no_follow)
+        relative = path.segments[len(self._mount) :]
+        if relative and not self.sees(relative, is_topic=False):
+            response = resolve_pb2.ResolveResponse.FromString(part)
+            if response.outcome.resolution.container_too:
+                response.outcome.resolution.container_too = False
+                part = response.SerializeToString()
+        return part
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether whatever stands at the path may be seen: no grants of its own say otherwise."""
+        above, slash, name = text.rpartition("/")
+        within = self._above.get(above)
+        if within is None:
+            segments = tuple(above.split("/")[1:])
+            depth = len(self._mount)
+            if not slash or segments[:depth] != self._mount.segments:
+                return False
+            within = self._within(segments[depth:])
+            if len(self._above) >= _MOST_DIRECTORIES:
+                self._above.clear()
+            self._above[above] = within
+        if not within.decision.allowed or not name:
+            return False
+        return not within.speaks_of(name) or (
+            within.child(name, is_topic=True).allowed and within.child(name, is_topic=False).allowed
+        )
+
+    # -- doing -----------------------------------------------------------------------------------
+
+    def decide(self, question: Question, place: Place) -> Decision:
+        """Whether the caller may do something on the entry at a place."""
+        return self.access.decide(self.caller, question, place, age_seconds=self._age_seconds)
+
+    def require(
+        self,
+        operation: Operation,
+        path: Path,
+        *,
+        kind: Kind | None = None,
+        resource: ResourceKind = ResourceKind.TOPIC,
+    ) -> None:
+        """That the caller may do something on an entry, which is there.
+
+        Raises:
+            PermissionDenied: it may not, though it may describe it.
+            Absent: it may not even do that.
+        """
+        relative = path.below(self._mount)
+        place = Place(relative, kind is Kind.TOPIC and bool(relative))
+        question = Question.of(operation, resource)
+        decision = self.decide(question, place)
+        self._told(question, path, decision)
+        if decision.allowed:
+            return
+        if resource is ResourceKind.TOPIC and not self.sees(relative, is_topic=place.is_topic):
+            raise self.absent(path)
+        raise self.denied(operation, path, decision)
+
+    def require_cluster(self, operation: Operation) -> None:
+        """That the caller may do something with the cluster as such.
+
+        Raises:
+            PermissionDenied
+        """
+        if not self.sees_all:
+            self.require(operation, self._mount, resource=ResourceKind.CLUSTER)
+
+    def denied(self, operation: Operation, path: Path, decision: Decision) -> PermissionDenied:
+        """That it may not, and why as far as it may know."""
+        why = decision.reason.value if decision.reason is not Reason.GRANT else "a grant denies it"
+        return PermissionDenied(
+            f"{self.caller.principal} may not {operation.name} {path}: {why}; "
+            f"kdir check {self.caller.principal} {operation.name.lower()} {path} --explain",
+            path=path,
+            operation=operation.name,
+            principal=self.caller.principal,
+        )
+
+    def require_below(self, operation: Operation, path: Path) -> None:
+        """That the caller may do something on all that a directory holds.
+
+        Raises:
+            PermissionDenied: names what stands in the way, as far as it may be seen.
+        """
+        question = Question.of(operation)
+        refusals = self.access.refusals_below(
+            self.caller, question, Place(path.below(self._mount)), age_seconds=self._age_seconds
+        )
+        for place, decision in refusals:
+            at = self._mount.join(place.relative)
+            self._told(question, at, decision)
+            if self.sees(place.relative, is_topic=place.is_topic):
+                raise self.denied(operation, at, decision)
+            raise PermissionDenied(
+                f"{self.caller.principal} may not {operation.name} all that lies below {path}",
+                path=path,
+                operation=operation.name,
+                principal=self.caller.principal,
+            )
+
+    def _told(
+        self, question: Question, path: Path, decision: Decision, *, explicit: bool = True
+    ) -> None:
+        """Writes the audit line, if anybody reads such (A11)."""
+        told = AuditLevel.DEBUG if decision.allowed else AuditLevel.INFO
+        if not _audit.isEnabledFor(told if explicit else AuditLevel.TRACE):
+            return
+        call = CURRENT.call
+        line = audit_line(
+            self.caller,
+            question,
+            path,
+            decision,
+            request=call.request_id if call is not None else "",
+            explicit=explicit,
+        )
+        _audit.log(line.level, "%s", line)
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    def event(
+        self, event: watch_pb2.ChangeEvent, *, past: bool = False
+    ) -> watch_pb2.ChangeEvent | None:
+        """What the caller may see of a change; None: nothing. What moves out of sight is gone, what
+        moves into it is new. Of the past of an entry that is gone, or elsewhere, nothing is told:
+        the grants that it had there are not known any more.
+        """
+        if self.sees_all:
+            return event
+        if past and event.HasField("after") and not self._is_there(event):
+            return None
+        kind = Kind(event.kind) if event.kind else None
+        if f"/{DELETED}/" in event.path:
+            return None  # its removal was told, and who might see it then is not known any more
+        gone = not event.HasField("after")
+        now = self._may_hear(event, event.path, kind, gone=gone)
+        if not event.path_before:
+            return event if now else None
+        before = self._may_hear(event, event.path_before, kind, gone=False)
+        if now and before:
+            return event
+        if not (now or before):
+            return None
+        part = watch_pb2.ChangeEvent()
+        part.CopyFrom(event)
+        part.path_before = ""
+        part.ClearField("after" if before else "before")
+        part.action = watch_pb2.CHANGE_ACTION_DELETE if before else watch_pb2.CHANGE_ACTION_INSERT
+        if before:
+            part.path = event.path_before
+        return part
+
+    def _is_there(self, event: watch_pb2.ChangeEvent) -> bool:
+        """Whether the entry of a change is where the change left it."""
+        path = Path.parse(event.path)
+        if not self._mount.is_prefix_of(path):
+            return False
+        try:
+            kind = Kind(event.kind) if event.kind else None
+            found = standing(self.snapshot, self._mount, path, kind)
+        except KdirError:
+            return False
+        return found.entry.entry_id == event.entry_id
+
+    def _may_hear(
+        self, event: watch_pb2.ChangeEvent, text: str, kind: Kind | None, *, gone: bool
+    ) -> bool:
+        path = Path.parse(text)
+        if not self._mount.is_prefix_of(path) or not self.sees_path(path, kind):
+            return False
+        if not gone or not event.HasField("grants_before"):
+            return True
+        # Its own grants went with it.
+        try:
+            rules = Rules.of(map(stored_grant, event.grants_before.grants))
+        except ValueError:
+            return False
+        mine = [rules.by_key[key] for key in self.caller.keys if key in rules.by_key]
+        return not any(own.find(Permission.DENY, _DESCRIBE) for own in mine)
