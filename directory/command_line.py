@@ -85,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     # one of them it is, from 0.
     made.add_argument("--bound", action="append", default=[], help=argparse.SUPPRESS)
     made.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)
+    made.add_argument("--joining", action="store_true", help=argparse.SUPPRESS)
     made.add_argument("--check", action="store_true", help="validate, say what it would do, end")
     made.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     made.add_argument(

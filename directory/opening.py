@@ -17,6 +17,7 @@ from directory import logs
 from directory.config import ServerConfig
 from directory.store.addresses import is_remote
 from directory.store.base import StoreAway
+from directory.store.replica import ReplicaState
 from directory.supervisor import serving_line
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ __all__ = ["Place", "serve"]
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
+_LOADED_SECONDS: Final = 0.05
+"""From one look whether all is loaded to the next."""
 
 
 class Place:
@@ -40,6 +43,8 @@ class Place:
         configs: of the clusters.
         listen: where.
         shared: with other processes of one supervisor.
+        joining: of these others do answer there: the address is taken once all is loaded, so that
+            nobody who comes to it hears *not ready* for want of luck.
         open_cluster: opens one.
         bound: is told the address once it is known.
         identities: how callers there say who they are; None: they do not.
@@ -51,6 +56,7 @@ class Place:
         listen: str,
         *,
         shared: bool,
+        joining: bool = False,
         open_cluster: Callable[[ServerConfig], Cluster],
         bound: Callable[[str], None],
         identities: Identities | None = None,
@@ -59,6 +65,7 @@ class Place:
         self._missing: Final = list(configs)
         self._listen = listen
         self._shared: Final = shared
+        self._joining: Final = joining
         self._open_cluster: Final = open_cluster
         self._bound: Final = bound
         self._told = ""
@@ -103,20 +110,26 @@ class Place:
         Raises:
             ConfigError: it is in use.
         """
-        from directory.services.server import DirectoryServer
         from directory.services.waiting import WaitingServer
 
-        if self.is_open:
-            self.server = DirectoryServer(
-                self.clusters, self._listen, shared=self._shared, identities=self._identities
-            )
-            self._listen = self.server.address
+        if self._joining:
+            pass  # not yet; which address it will be is known
+        elif self.is_open:
+            self._take()
         else:
             self._waiting = WaitingServer(
                 self._listen, shared=self._shared, identities=self._identities
             )
             self._listen = self._waiting.address
         self._bound(self._listen)
+
+    def _take(self) -> None:
+        from directory.services.server import DirectoryServer
+
+        self.server = DirectoryServer(
+            self.clusters, self._listen, shared=self._shared, identities=self._identities
+        )
+        self._listen = self.server.address
 
     def wait(self, stop: threading.Event) -> bool:
         """Opens what was away, once it can be, and takes the address for it; False: told to stop.
@@ -134,13 +147,21 @@ class Place:
             self.bind()
         return True
 
-    def start(self) -> None:
+    def start(self, stop: threading.Event) -> None:
         """Begins to load and to answer, and says so, in a line that scripts can wait for and read
         the port from.
+
+        Raises:
+            ConfigError: the address is in use.
         """
         for cluster in self.clusters:
             with logs.working_for(cluster.config.cluster):
                 cluster.start()
+        if self._joining:
+            while any(one.replica.state is ReplicaState.LOADING for one in self.clusters):
+                if stop.wait(_LOADED_SECONDS):
+                    return
+            self._take()
         if self.server is not None:
             self.server.start()
         for cluster in self.clusters:
@@ -171,7 +192,7 @@ def serve(places: Sequence[Place], started: Callable[[Place], None], stop: threa
     late = [_Late(place, started, stop) for place in places if not place.is_open]
     for place in places:
         if place.is_open:
-            place.start()
+            place.start(stop)
             started(place)
     for one in late:
         one.start()
@@ -198,7 +219,7 @@ class _Late(threading.Thread):
     def run(self) -> None:
         try:
             if self._place.wait(self._stop_all):
-                self._place.start()
+                self._place.start(self._stop_all)
                 self._tell(self._place)
         except Exception as failure:  # noqa: BLE001 - raised where the others are joined
             self.failure = failure

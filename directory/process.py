@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.bound:
             bound = dict(one.split("=", 1) for one in options.bound)
-            return _run(configs, form, metrics[options.place :][:1], bound)
+            own_metrics = metrics[options.place :][:1]
+            return _run(configs, form, own_metrics, bound, joining=options.joining)
         for address in metrics:
             _check_free(address, "metrics")
         if options.processes > 1:
@@ -108,6 +109,8 @@ def _run(
     form: logs.Form,
     metrics: Sequence[str],
     bound: Mapping[str, str] | None = None,
+    *,
+    joining: bool = False,
 ) -> int:
     """Serves in this process.
 
@@ -116,6 +119,7 @@ def _run(
         form: of its log lines.
         metrics: where Prometheus is answered; one address, or none.
         bound: where it listens, by ``_own_address``, as one process of several.
+        joining: others of these serve there already.
     """
     # Heavy, and nothing for a supervisor or a check.
     from directory.cluster import Cluster
@@ -154,6 +158,7 @@ def _run(
                     behind,
                     behind[0].listen if bound is None else _bound_at(bound, key),
                     shared=bound is not None,
+                    joining=joining,
                     open_cluster=open_cluster,
                     bound=partial(addresses.__setitem__, key),
                     identities=_identities(behind),

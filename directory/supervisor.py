@@ -221,14 +221,18 @@ class Supervisor:
     def _start(self, worker: _Worker) -> None:
         worker.due, worker.started_at = None, self._clock()
         worker.lines.clear()
+        joining = ["--joining"] if any(map(self._serves, self._workers)) else []
         process = subprocess.Popen(
-            [*self._command, "--place", str(worker.number - 1)],
+            [*self._command, "--place", str(worker.number - 1), *joining],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         worker.process = process
         threading.Thread(target=self._follow, args=(worker, process), daemon=True).start()
+
+    def _serves(self, worker: _Worker) -> bool:
+        return worker.process is not None and len(worker.lines) == self._clusters
 
     def _follow(self, worker: _Worker, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None  # noqa: S101 - for mypy

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,13 +97,13 @@ def test_a_process_that_dies_is_started_again_and_the_others_go_on(
     start: Start, store: str
 ) -> None:
     server = start("/la", processes=2, store=store)
-    server.mkdir("/la/x")
+    token = server.mkdir("/la/x").token
     before = workers(server)
     os.kill(before[0], signal.SIGKILL)
     for _ in range(10):
         with connection(server.address) as channel:
             stub = resolve_pb2_grpc.ResolveServiceStub(channel)
-            request = resolve_pb2.ResolveRequest(path="/la/x")
+            request = resolve_pb2.ResolveRequest(path="/la/x", token=token)
             # The dead one's connections are refused by nobody: its socket went with it.
             assert stub.Resolve(request, timeout=20, wait_for_ready=True).outcome.HasField(
                 "resolution"
@@ -112,6 +113,23 @@ def test_a_process_that_dies_is_started_again_and_the_others_go_on(
     log = server.process.log.read_text()
     assert re.search(rf"server process \d \(pid {before[0]}\) ended by SIGKILL", log)
     assert server.process.running
+
+
+def test_nobody_meets_a_process_that_has_not_loaded(start: Start, store: str) -> None:
+    """Neither one of the later ones, nor one that is started again."""
+    server = start("/la", processes=3, store=store)
+    token = server.mkdir("/la/x").token
+    before = workers(server)
+    os.kill(before[0], signal.SIGKILL)
+    told: set[str] = set()
+    deadline = time.monotonic() + 60
+    while len(told) < 3:
+        assert time.monotonic() < deadline, told
+        restarted = bool(set(workers(server)) - set(before))
+        found = resolve(server.address, "/la/x", token)
+        assert found.outcome.HasField("resolution")
+        if restarted:
+            told.add(found.authority.server)
 
 
 def test_port_0_is_one_free_port_for_all(tmp_path: Path) -> None:
