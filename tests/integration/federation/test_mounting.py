@@ -35,7 +35,7 @@ def test_a_child_waits_until_it_is_mounted_and_is_then_linked(federation: Federa
     assert [(one.cluster_id, one.cluster, one.mount) for one in waiting] == [
         (la.cluster_id, "la", "/la")
     ]
-    assert "UNKNOWN_CHILD" in eventually(lambda: la.status().parent.message)
+    eventually(lambda: "UNKNOWN_CHILD" in la.status().parent.message)
     assert root.outcome("/la/x") == "absent"
     root.mount_child("/la", "la")  # by the name of the one that waits
     eventually(lambda: la.status().parent.linked)
