@@ -44,7 +44,8 @@ def resolve(address: str, path: str, token: str = "") -> resolve_pb2.ResolveResp
     with connection(address) as channel:
         stub = resolve_pb2_grpc.ResolveServiceStub(channel)
         request = resolve_pb2.ResolveRequest(path=path, token=token)
-        answer: resolve_pb2.ResolveResponse = stub.Resolve(request, timeout=20)
+        # What a killed process had not accepted yet is reset, and tried again; no answer is.
+        answer: resolve_pb2.ResolveResponse = stub.Resolve(request, timeout=20, wait_for_ready=True)
         return answer
 
 
