@@ -188,9 +188,9 @@ token_file = "/run/token"
 
 
 def test_a_context_says_who_the_user_is(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/al")
+    monkeypatch.setenv("HOME", "/users/al")
     config.write_text(LOGINS)
-    prod = Login(str(config.parent / "prod/ca.pem"), "/home/al/alice.pem", "/keys/alice.key")
+    prod = Login(str(config.parent / "prod/ca.pem"), "/users/al/alice.pem", "/keys/alice.key")
     dev = Login("/dev/ca.pem", token_file="/run/token")
     assert _session().login() == prod
     assert _session("--context", "dev").login() == dev
