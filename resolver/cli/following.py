@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, Verb
 from resolver.cli.session import place
+from resolver.errors import KdirError
 
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2, watch_pb2
@@ -28,6 +29,7 @@ def _watch(session: Session, arguments: Arguments) -> int:
         place(arguments.one("PATH")).path, after=arguments.one("after")
     )
     table = _table(session)
+    interrupted = _closes_on_interrupt(watching.close)
     try:
         for changes in watching:
             if changes.authority is not None:
@@ -37,9 +39,33 @@ def _watch(session: Session, arguments: Arguments) -> int:
             if changes.events and arguments.flag("tokens"):
                 out.note(f"token {changes.token}")
             out.flush()
+    except KdirError:
+        if not interrupted():
+            raise
     finally:
         watching.close()
+    if interrupted():
+        raise KeyboardInterrupt
     return 0
+
+
+def _closes_on_interrupt(close: Callable[[], object]) -> Callable[[], bool]:
+    """Ctrl-C ends the watch also where the exception for it is lost: Python drops one that is
+    raised while gRPC calls back, and the watch went on for ever. Gives whether there was one.
+    """
+    import signal
+    import threading
+
+    came = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        came.set()
+        threading.Thread(target=close, name="interrupt", daemon=True).start()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)
+    return came.is_set
 
 
 def _history(session: Session, arguments: Arguments) -> int:
