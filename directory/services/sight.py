@@ -38,7 +38,7 @@ from directory.namespace.removal import DELETED
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import CURRENT
 from directory.services.ready import Ready
-from resolver.errors import Absent, KdirError, PermissionDenied
+from resolver.errors import Absent, KdirError, NotReady, PermissionDenied
 from resolver.path import Path
 
 __all__ = ["Sight"]
@@ -141,9 +141,12 @@ class Sight:
 
         Raises:
             Absent: what is there may not be described; as where nothing is.
+            NotReady: the mount moved between two looks at it.
         """
-        if self.sees_all or not self._mount.is_prefix_of(path):
+        if self.sees_all:
             return prefer
+        if not self._mount.is_prefix_of(path):
+            raise self._moving()
         relative = path.segments[len(self._mount) :]
         found = lookup(self.snapshot, relative, prefer)
         if self._shows(found, relative, no_follow=no_follow):
@@ -204,6 +207,9 @@ class Sight:
             return kind  # through a link or a mount: planning says so
         return found
 
+    def _moving(self) -> NotReady:
+        return NotReady(f"the mount of {self._mount} is being moved; ask again")
+
     def absent(self, path: Path) -> Absent:
         """What is said of what is not there, and of what may not be seen."""
         nearest = self._nearest(path)
@@ -231,6 +237,12 @@ class Sight:
         if self.sees_all or self._is_plain(text):
             return ready.outcome(text, prefer, no_follow=no_follow)
         path = Path.parse(text)
+        if not self._mount.is_prefix_of(path):
+            # Where to ask for it, which everybody may know.
+            part = ready.outcome(text, prefer, no_follow=no_follow)
+            if resolve_pb2.ResolveResponse.FromString(part).outcome.HasField("resolution"):
+                raise self._moving()
+            return part
         try:
             shown = self.find(path, prefer, no_follow=no_follow)
         except Absent as absent:
