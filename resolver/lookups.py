@@ -358,6 +358,13 @@ def absent_error(path: Path, end: NotThere) -> errors.Absent:
     if nearest is not None and nearest.is_prefix_of(end.path):
         facts["nearest_directory"] = str(nearest)
         message += f"; the nearest directory is {nearest}"
+    if end.sender.stale:
+        # Somebody may have made it at a server that this one is cut off from.
+        facts["age_seconds"] = f"{end.sender.age_seconds:.1f}"
+        message += (
+            f" (said from a copy {end.sender.age_seconds:.0f} s old: the store of "
+            f"{end.sender.cluster or end.sender.cluster_id} is away)"
+        )
     return errors.Absent(message, metadata=facts)
 
 

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -34,6 +34,8 @@ __all__ = ["Service", "generic_handler"]
 
 Request = TypeVar("Request", bound=Message)
 Handler = Callable[[Any, Call], Any]
+_SHARE: Final = 0.95
+"""Of the caller's time: what went wrong is to be said before the caller hangs up."""
 
 
 class Service(ABC):
@@ -153,7 +155,7 @@ def _unary(
             request = no_request()
         started = clock()
         call = Call(
-            started + min(context.time_remaining(), call_seconds),
+            started + min(context.time_remaining() * _SHARE, call_seconds),
             is_active=context.is_active,
             find_peer=context.peer,
             metadata=context.invocation_metadata,
