@@ -403,7 +403,6 @@ VERBS: Final = (
             Option(("--store",), "sqlite:///FILE; default: a file in the state folder", "ADDRESS"),
             Option(("--site",), "the site that it belongs to", "NAME"),
             Option(("--processes",), "so many share the port and the store; default 1", "N"),
-            Option(("--processes",), "so many share the port and the store", "N"),
             Option(("--metrics",), "answer Prometheus, health and readiness there", "HOST:PORT"),
             Option(
                 ("--log-format",),

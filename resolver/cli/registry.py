@@ -38,8 +38,8 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "keeping": ("backup", "restore", "migrate"),
     "verifying": ("verify",),
     "features": ("features",),
-    "personal": ("context", "completion"),
     "parenting": ("parent",),
+    "personal": ("context", "completion"),
 }
 """The verbs of each file of this package; the file's ``VERBS`` declares them."""
 
