@@ -103,9 +103,7 @@ class Granting(etcdrpc.LeaseServicer):  # type: ignore[misc]
     def LeaseGrant(self, request: Any, context: Any) -> Any:
         return etcdrpc.LeaseGrantResponse(ID=7, TTL=request.TTL)
 
-    def LeaseKeepAlive(
-        self, requests: Iterator[Any], context: Any
-    ) -> Iterator[Any]:
+    def LeaseKeepAlive(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
         self.renewals += 1
         if not self.silent:
             yield etcdrpc.LeaseKeepAliveResponse(ID=7, TTL=9)
