@@ -12,6 +12,7 @@ from typing import Any
 
 from directory.codec import ProtoCodec
 from directory.kafka.contract import (
+    Alteration,
     AlreadySo,
     Done,
     Outcome,
@@ -180,6 +181,12 @@ class FakeKafka:
             if gone is not None:
                 self.deleted.append(name)
         return outcomes
+
+    def alter(self, changes: Sequence[Alteration], still: Still = always) -> Mapping[str, Outcome]:
+        raise AssertionError("nothing here is armed")
+
+    def grow(self, partitions: Mapping[str, int], still: Still = always) -> Mapping[str, Outcome]:
+        raise AssertionError("nothing here is armed")
 
     def close(self) -> None:
         pass
