@@ -12,8 +12,8 @@ from typing import Any
 
 from directory.codec import ProtoCodec
 from directory.kafka.contract import (
-    Alteration,
     AlreadySo,
+    Alteration,
     Done,
     Outcome,
     Refused,
