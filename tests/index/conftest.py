@@ -27,3 +27,13 @@ def spark(delta_jars: list[Path]) -> Iterator[SparkSession]:
     }
     with SparkSettings("local[2]", conf).open() as session:
         yield session
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of a module waits for Java, its session and its workers: on a machine that
+    does much else, for longer than other tests may take. Cut off there, all after it would fail.
+    """
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
