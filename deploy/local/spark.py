@@ -152,6 +152,8 @@ class SparkCluster:
         try:
             with urlopen(f"http://{LOOPBACK}:{self._page}/json/", timeout=5) as page:
                 state = json.load(page)
-        except HTTPError:  # the page server is up before its pages are
+        except (HTTPError, ValueError):
+            # The page server is up before its pages are; until then the first of them stands for
+            # all below it, and is no JSON.
             return False
         return bool(state["aliveworkers"] == self._worker_count)

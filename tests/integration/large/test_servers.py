@@ -38,8 +38,13 @@ def test_P12_a_removal_outlives_the_server_that_began_it_and_its_progress_is_tol
         assert removed.code == 0, removed.err
         # Whichever of the two is elected: one dies, the other goes on.
         one.kill()
-        gone = kdir(other, "stat", "/la/x")
-        assert gone.code == 1
+
+        def absent() -> Ran | None:
+            ran = kdir(other, "stat", "/la/x")
+            return ran if ran.code == 1 else None
+
+        gone = eventually(absent)  # it sees what the other wrote a moment later
+        assert gone is not None
         assert "delete /la/x: " in gone.err
         assert " done" in gone.err
         (told,) = [json.loads(line) for line in kdir(other, "stat", "/la/", "-o", "json").lines]

@@ -345,7 +345,10 @@ def test_a_process_of_two_clusters_tells_of_both(tmp_path: Path) -> None:
             scrape = Scrape(address)
             assert scrape.one("kdir_ready", cluster="la") == 1
             assert scrape.one("kdir_ready", cluster="ny") == 1
-            assert scrape.all("kdir_rpc_open_streams_limit", listen=at) == [2000]
+            # The address is told a moment after its clusters are.
+            eventually(
+                lambda: Scrape(address).all("kdir_rpc_open_streams_limit", listen=at) == [2000]
+            )
         finally:
             process.terminate()
         assert process.wait(30) == 0
