@@ -16,13 +16,12 @@ from math import inf
 from typing import Any, Final, TypeVar
 
 from directory.authorization.decision import Mode
+from directory.config_kafka import ASPECTS, KafkaConfig, Listener, kafka_of
 from directory.identity.settings import AuthConfig, TlsConfig, auth_of, tls_of
 from directory.namespace.entry import LinkMode, LinkWrites
-from directory.namespace.mapping import MappingRule
 from directory.store.base import Incompatible
 from directory.store.etcd.address import EtcdAddress
 from directory.toml_table import ConfigError, Table, parsed_path, split_address
-from resolver.errors import KdirError
 from resolver.path import ROOT, Path
 
 __all__ = [
@@ -42,34 +41,6 @@ __all__ = [
 ]
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7420"
-ASPECTS: Final = ("create", "configs", "acls", "delete")
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """How clients reach the cluster's brokers. Never a secret."""
-
-    name: str
-    bootstrap_servers: tuple[str, ...]
-    security_protocol: str = "PLAINTEXT"
-    sasl_mechanism: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaConfig:
-    """The Kafka cluster behind a directory."""
-
-    bootstrap: tuple[str, ...]
-    ceiling: frozenset[str] = frozenset()
-    split_on: str = ""
-    rules: tuple[MappingRule, ...] = ()
-    listeners: tuple[Listener, ...] = ()
-    sweep_seconds: float = 30.0
-    changes_per_second: float = 500.0
-    """Topics that are changed in Kafka in a second, where armed."""
-    mend: bool = False
-    """What somebody else changed where kdir pushes is changed back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +204,7 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
         tls=tls,
         auth=auth,
         access=_access(top),
-        kafka=_kafka(top.table("kafka")),
+        kafka=kafka_of(top.table("kafka")),
         links=_links(top.table("links"), mount),
         limits=_limits(top.table("limits")),
     )
@@ -329,83 +300,6 @@ def _store(address: str, base: pathlib.Path | None) -> str:
 def _shown(store: str) -> str:
     """An address without what lets one in."""
     return str(EtcdAddress.parse(store)) if store.startswith("etcd://") else store
-
-
-def _kafka(table: Table | None) -> KafkaConfig | None:
-    if table is None:
-        return None
-    bootstrap = table.addresses("bootstrap")
-    if not bootstrap:
-        raise ConfigError("kafka.bootstrap: missing; host:port of a broker would be right")
-    ceiling = table.texts("ceiling")
-    for aspect in ceiling:
-        if aspect not in (*ASPECTS, "observe"):
-            table.fail(
-                "ceiling", aspect, f"of {', '.join(ASPECTS)}, or observe alone, would be right"
-            )
-    sweep = _above_zero(table, "sweep_seconds", 30.0, "a number of seconds")
-    rate = _above_zero(table, "changes_per_second", 500.0, "a number of topics")
-    config = KafkaConfig(
-        bootstrap=bootstrap,
-        ceiling=frozenset(ceiling) - {"observe"},
-        split_on=table.text("split_on", ""),
-        rules=_rules(table.take("rules", [])),
-        listeners=_listeners(table.table("listeners"), bootstrap),
-        sweep_seconds=sweep,
-        changes_per_second=rate,
-        mend=table.flag("mend"),
-    )
-    table.done()
-    return config
-
-
-def _above_zero(table: Table, key: str, default: float, what: str) -> float:
-    value = table.take(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        table.fail(key, value, f"{what} above 0 would be right")
-    return float(value)
-
-
-def _listeners(table: Table | None, bootstrap: tuple[str, ...]) -> tuple[Listener, ...]:
-    if table is None:
-        return (Listener("default", bootstrap),)
-    listeners = []
-    for name, value in table.rest().items():
-        if not isinstance(value, dict):
-            table.fail(name, value, "a table with bootstrap, protocol, mechanism would be right")
-        one = Table(value, table.where(name))
-        listener = Listener(
-            name,
-            one.addresses("bootstrap") or bootstrap,
-            one.text("protocol", "PLAINTEXT"),
-            one.text("mechanism", ""),
-        )
-        if listener.security_protocol not in _PROTOCOLS:
-            one.fail("protocol", listener.security_protocol, f"one of {', '.join(_PROTOCOLS)}")
-        one.done()
-        listeners.append(listener)
-    return tuple(listeners)
-
-
-def _rules(values: object) -> tuple[MappingRule, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise ConfigError("kafka.rules: an array of tables [[kafka.rules]] would be right")
-    rules = []
-    for number, value in enumerate(values, start=1):
-        table = Table(value, f"kafka.rules[{number}]")
-        try:
-            rule = MappingRule.of(
-                table.text("match", ""),
-                split_on=table.text("split_on", ""),
-                into=table.text("into", ""),
-                strip_prefix=table.text("strip_prefix", ""),
-                ignore=table.flag("ignore"),
-            )
-        except KdirError as error:
-            raise ConfigError(f"kafka.rules[{number}]: {error.message}") from error
-        table.done()
-        rules.append(rule)
-    return tuple(rules)
 
 
 def _links(table: Table | None, mount: Path) -> tuple[SiteLink, ...]:

@@ -49,6 +49,12 @@ class Table:
             self.fail(key, value, "true or false would be right")
         return value
 
+    def above_zero(self, key: str, default: float, what: str) -> float:
+        value = self.take(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            self.fail(key, value, f"{what} above 0 would be right")
+        return float(value)
+
     def path(self, key: str, default: Path) -> Path:
         value = self.text(key, str(default))
         return parsed_path(self.where(key), value)

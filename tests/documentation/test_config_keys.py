@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from directory import config
+from directory import config, config_kafka
 from directory.config import ConfigError, Limits, parse_config
 from directory.identity import settings
 
@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "operating.md"
 _ROW = re.compile(
     r"^\| `(?P<key>[^`]+)` \| (?:`(?P<example>[^`]+)`)? ?\| (?P<words>.+) \|$", re.MULTILINE
 )
-_READERS = {"text", "flag", "path", "texts", "addresses", "table", "take"}
+_READERS = {"text", "flag", "path", "texts", "addresses", "table", "take", "above_zero"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,10 @@ def documented() -> dict[str, Documented]:
 
 def read_by_the_code() -> set[str]:
     """The last part of every key that a config's tables are asked for."""
-    trees = [ast.parse(Path(str(module.__file__)).read_text()) for module in (config, settings)]
+    trees = [
+        ast.parse(Path(str(module.__file__)).read_text())
+        for module in (config, config_kafka, settings)
+    ]
     found = {one.name for one in fields(Limits)}
     for node in (node for tree in trees for node in ast.walk(tree)):
         match node:

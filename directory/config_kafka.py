@@ -1,0 +1,116 @@
+"""The table ``[kafka]`` of a server's config; asks no broker that it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from directory.namespace.mapping import MappingRule
+from directory.toml_table import ConfigError, Table
+from resolver.errors import KdirError
+
+__all__ = ["ASPECTS", "KafkaConfig", "Listener", "kafka_of"]
+
+ASPECTS: Final = ("create", "configs", "acls", "delete")
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """How clients reach the cluster's brokers. Never a secret."""
+
+    name: str
+    bootstrap_servers: tuple[str, ...]
+    security_protocol: str = "PLAINTEXT"
+    sasl_mechanism: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaConfig:
+    """The Kafka cluster behind a directory."""
+
+    bootstrap: tuple[str, ...]
+    ceiling: frozenset[str] = frozenset()
+    split_on: str = ""
+    rules: tuple[MappingRule, ...] = ()
+    listeners: tuple[Listener, ...] = ()
+    sweep_seconds: float = 30.0
+    changes_per_second: float = 500.0
+    """Topics that are changed in Kafka in a second, where armed."""
+    mend: bool = False
+    """What somebody else changed where kdir pushes is changed back."""
+
+
+def kafka_of(table: Table | None) -> KafkaConfig | None:
+    """Read ``[kafka]``.
+
+    Raises:
+        ConfigError: naming the key, what was found and what would be right.
+    """
+    if table is None:
+        return None
+    bootstrap = table.addresses("bootstrap")
+    if not bootstrap:
+        raise ConfigError("kafka.bootstrap: missing; host:port of a broker would be right")
+    ceiling = table.texts("ceiling")
+    for aspect in ceiling:
+        if aspect not in (*ASPECTS, "observe"):
+            table.fail(
+                "ceiling", aspect, f"of {', '.join(ASPECTS)}, or observe alone, would be right"
+            )
+    sweep = table.above_zero("sweep_seconds", 30.0, "a number of seconds")
+    rate = table.above_zero("changes_per_second", 500.0, "a number of topics")
+    config = KafkaConfig(
+        bootstrap=bootstrap,
+        ceiling=frozenset(ceiling) - {"observe"},
+        split_on=table.text("split_on", ""),
+        rules=_rules(table.take("rules", [])),
+        listeners=_listeners(table.table("listeners"), bootstrap),
+        sweep_seconds=sweep,
+        changes_per_second=rate,
+        mend=table.flag("mend"),
+    )
+    table.done()
+    return config
+
+
+def _listeners(table: Table | None, bootstrap: tuple[str, ...]) -> tuple[Listener, ...]:
+    if table is None:
+        return (Listener("default", bootstrap),)
+    listeners = []
+    for name, value in table.rest().items():
+        if not isinstance(value, dict):
+            table.fail(name, value, "a table with bootstrap, protocol, mechanism would be right")
+        one = Table(value, table.where(name))
+        listener = Listener(
+            name,
+            one.addresses("bootstrap") or bootstrap,
+            one.text("protocol", "PLAINTEXT"),
+            one.text("mechanism", ""),
+        )
+        if listener.security_protocol not in _PROTOCOLS:
+            one.fail("protocol", listener.security_protocol, f"one of {', '.join(_PROTOCOLS)}")
+        one.done()
+        listeners.append(listener)
+    return tuple(listeners)
+
+
+def _rules(values: object) -> tuple[MappingRule, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ConfigError("kafka.rules: an array of tables [[kafka.rules]] would be right")
+    rules = []
+    for number, value in enumerate(values, start=1):
+        table = Table(value, f"kafka.rules[{number}]")
+        try:
+            rule = MappingRule.of(
+                table.text("match", ""),
+                split_on=table.text("split_on", ""),
+                into=table.text("into", ""),
+                strip_prefix=table.text("strip_prefix", ""),
+                ignore=table.flag("ignore"),
+            )
+        except KdirError as error:
+            raise ConfigError(f"kafka.rules[{number}]: {error.message}") from error
+        table.done()
+        rules.append(rule)
+    return tuple(rules)
