@@ -286,9 +286,17 @@ class Cluster:
             message.unconfirmed_seconds = unconfirmed
         return message
 
+    def token_of(self, snapshot: Snapshot) -> str:
+        """For readers that are to see what this snapshot has, or newer."""
+        return str(Token.of(self.cluster_id, snapshot.incarnation, snapshot.revision))
+
+    def token_at(self, revision: int) -> str:
+        """For readers that are to see what was just written at a revision of this life."""
+        incarnation = self.replica.snapshot.incarnation
+        return str(Token.of(self.cluster_id, incarnation, revision))
+
     def _authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
         position = self.federation.view().position
-        token = Token.of(self.cluster_id, snapshot.incarnation, snapshot.revision)
         kafka = self.config.kafka
         return resolve_pb2.Authority(
             cluster=entry_pb2.Cluster(
@@ -308,7 +316,7 @@ class Cluster:
                 ],
             ),
             server=self.server_id,
-            token=str(token),
+            token=self.token_of(snapshot),
             revision=snapshot.revision,
             incarnation=snapshot.incarnation,
         )

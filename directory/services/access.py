@@ -32,7 +32,6 @@ from directory.services.rpc import Handler, Service
 from directory.writer import Written
 from resolver.errors import Absent, InvalidArgument, KdirError, NotAuthoritative
 from resolver.path import Path
-from resolver.token import Token
 
 __all__ = ["AccessService"]
 
@@ -69,7 +68,7 @@ class AccessService(Service):
         )
         cluster, written = self._write(command, request, call)
         return access_pb2.AddGrantsResponse(
-            token=_token(cluster, written.revision),
+            token=cluster.token_at(written.revision),
             grants=map(grant_to_proto, written.plan.grants),
             added=map(grant_to_proto, written.plan.grants_changed),
             topic_count=written.plan.topic_count,
@@ -85,7 +84,7 @@ class AccessService(Service):
         )
         cluster, written = self._write(command, request, call)
         return access_pb2.RemoveGrantsResponse(
-            token=_token(cluster, written.revision),
+            token=cluster.token_at(written.revision),
             grants=map(grant_to_proto, written.plan.grants),
             removed=map(grant_to_proto, written.plan.grants_changed),
             topic_count=written.plan.topic_count,
@@ -102,7 +101,7 @@ class AccessService(Service):
                 f"request_id: {len(request.request_id)} characters; at most {_REQUEST_ID_LENGTH} "
                 f"would be right"
             )
-        cluster = self._owner(command.path, holder=command.kind is Kind.MOUNT)
+        cluster = self._hosting.owner_of(command.path, holder=command.kind is Kind.MOUNT)
         written = cluster.writer.execute(
             command,
             principal=call.principal,
@@ -119,7 +118,7 @@ class AccessService(Service):
         """The grants set on an entry itself."""
         path = Path.parse(request.path)
         kind = kind_of(request.kind)
-        cluster = self._owner(path, holder=kind is Kind.MOUNT)
+        cluster = self._hosting.owner_of(path, holder=kind is Kind.MOUNT)
         snapshot = self._hosting.read(cluster, request.token, call)
         shown = self._hosting.sight(cluster, snapshot, call).find(path, kind, no_follow=True)
         found = standing(snapshot, cluster.mount, path, shown)
@@ -127,7 +126,7 @@ class AccessService(Service):
         place = Place(relative, found.entry.kind is Kind.TOPIC)
         return access_pb2.ListGrantsResponse(
             grants=map(grant_to_proto, snapshot.grants.grants_at(place)),
-            token=_token(cluster, snapshot.revision),
+            token=cluster.token_of(snapshot),
         )
 
     # -- questions -------------------------------------------------------------------------------
@@ -144,7 +143,7 @@ class AccessService(Service):
         resource = resource_kind_from_proto(request.resource_kind)
         operation = operation_from_proto(request.operation)
         question = Question.of(operation, resource, request.resource_name)
-        cluster = self._owner(path)
+        cluster = self._hosting.owner_of(path)
         snapshot = self._hosting.read(cluster, request.token, call)
         sight = self._hosting.sight(cluster, snapshot, call)
         kind = _kind_at(cluster, snapshot, path, kind_of(request.kind))
@@ -158,7 +157,7 @@ class AccessService(Service):
         explained = explain(access, caller, question, place, age_seconds=_age(cluster))
         decision = explained.decision
         response = access_pb2.CheckAccessResponse(
-            allowed=decision.allowed, token=_token(cluster, snapshot.revision)
+            allowed=decision.allowed, token=cluster.token_of(snapshot)
         )
         if not shown:
             response.message = "denied" if not decision.allowed else "allowed"
@@ -178,7 +177,9 @@ class AccessService(Service):
         operation = operation_from_proto(request.operation)
         resource = resource_kind_from_proto(request.resource_kind)
         cluster = (
-            self._owner(Path.parse(request.path)) if request.path else self._hosting.clusters[0]
+            self._hosting.owner_of(Path.parse(request.path))
+            if request.path
+            else self._hosting.clusters[0]
         )
         cluster.check_mounted()
         snapshot = self._hosting.read(cluster, request.token, call)
@@ -190,21 +191,7 @@ class AccessService(Service):
             allowed = access.may_produce_idempotently(caller, age_seconds=age)
         else:
             allowed = access.authorize_any(caller, operation, resource, age_seconds=age)
-        return access_pb2.AuthorizeAnyResponse(
-            allowed=allowed, token=_token(cluster, snapshot.revision)
-        )
-
-    def _owner(self, path: Path, *, holder: bool = False) -> Cluster:
-        cluster = self._hosting.pick_holder(path) if holder else self._hosting.pick(path)
-        cluster.check_mounted()
-        if not cluster.mount.is_prefix_of(path):
-            raise NotAuthoritative(
-                f"{path} is not below {cluster.mount}, where cluster {cluster.config.cluster} "
-                f"hangs; resolve it first",
-                path=path,
-                mount=cluster.mount,
-            )
-        return cluster
+        return access_pb2.AuthorizeAnyResponse(allowed=allowed, token=cluster.token_of(snapshot))
 
 
 def _age(cluster: Cluster) -> float:
@@ -252,8 +239,3 @@ def _fill_levels(explained: Explanation, response: access_pb2.CheckAccessRespons
                 decides=seen.effect is Effect.DECIDES,
                 message=seen.effect.value,
             )
-
-
-def _token(cluster: Cluster, revision: int) -> str:
-    incarnation = cluster.replica.snapshot.incarnation
-    return str(Token.of(cluster.cluster_id, incarnation, revision))

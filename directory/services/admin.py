@@ -23,7 +23,6 @@ from directory.services.rpc import Handler, Service
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument, NotReady
 from resolver.path import Path
-from resolver.token import Token
 
 if TYPE_CHECKING:
     from directory.kafka.reconciler import Reconciler
@@ -160,9 +159,7 @@ class AdminService(Service):
         if adopting.under_way is not None:
             response.progress.CopyFrom(adopting.under_way.to_proto())
         if not request.plan_only:
-            snapshot = cluster.replica.snapshot
-            token = Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision)
-            response.token = str(token)
+            response.token = cluster.token_of(cluster.replica.snapshot)
         return response
 
     def list_drift(
@@ -190,9 +187,8 @@ class AdminService(Service):
         if cluster.replica.state is ReplicaState.LOADING:
             raise NotReady("nothing is loaded yet")
         reconciler.acknowledge(request.stopped)
-        snapshot = cluster.replica.snapshot
-        token = Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision)
-        return admin_pb2.AcknowledgeResponse(token=str(token))
+        token = cluster.token_of(cluster.replica.snapshot)
+        return admin_pb2.AcknowledgeResponse(token=token)
 
     def finalize_features(
         self, request: admin_pb2.FinalizeFeaturesRequest, call: Call
@@ -208,8 +204,7 @@ class AdminService(Service):
             finalised_level=done.level, supported_level=done.supported, members=done.members
         )
         if done.revision is not None:
-            snapshot = cluster.replica.snapshot
-            response.token = str(Token.of(cluster.cluster_id, snapshot.incarnation, done.revision))
+            response.token = cluster.token_at(done.revision)
         return response
 
 

@@ -31,7 +31,6 @@ from resolver.errors import (
 )
 from resolver.path import Path
 from resolver.status import from_outcome
-from resolver.token import Token
 
 __all__ = ["DirectoryService"]
 
@@ -65,18 +64,6 @@ class DirectoryService(Service):
             "MoveEntry": self.move_entry,
         }
 
-    def _owner(self, path: Path, *, holder: bool = False) -> Cluster:
-        cluster = self._hosting.pick_holder(path) if holder else self._hosting.pick(path)
-        cluster.check_mounted()
-        if not cluster.mount.is_prefix_of(path):
-            raise NotAuthoritative(
-                f"{path} is not below {cluster.mount}, where cluster {cluster.config.cluster} "
-                f"hangs; resolve it first",
-                path=path,
-                mount=cluster.mount,
-            )
-        return cluster
-
     # -- reads -----------------------------------------------------------------------------------
 
     def get_entry(
@@ -84,7 +71,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.GetEntryResponse:
         """One entry itself; links and mounts are shown, not followed."""
         path = Path.parse(request.path)
-        cluster = self._owner(path, holder=request.kind == entry_pb2.ENTRY_KIND_MOUNT)
+        cluster = self._hosting.owner_of(path, holder=request.kind == entry_pb2.ENTRY_KIND_MOUNT)
         snapshot = self._hosting.read(cluster, request.token, call)
         kind = kind_of(request.kind)
         shown = self._hosting.sight(cluster, snapshot, call).find(path, kind, no_follow=True)
@@ -118,7 +105,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.ListEntriesResponse:
         """A page of a directory's children, or with ``recursive`` of all below it."""
         path = Path.parse(request.path)
-        cluster = self._owner(path)
+        cluster = self._hosting.owner_of(path)
         snapshot = self._hosting.read(cluster, request.token, call)
         sight = self._hosting.sight(cluster, snapshot, call)
         response = listing.list_entries(cluster, snapshot, path, request, call, sight)
@@ -134,7 +121,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.CreateEntryResponse:
         """Makes a directory, topic, link or mount."""
         path = Path.parse(request.path)
-        cluster = self._owner(path, holder=True)
+        cluster = self._hosting.owner_of(path, holder=True)
         command = create_command(request, path)
         match command:
             case CreateMount():
@@ -153,7 +140,7 @@ class DirectoryService(Service):
                 entry = self._await_active(cluster, path, written.revision, call)
             finally:
                 self._awaiting.release()
-        response = directory_pb2.CreateEntryResponse(token=_token(cluster, written))
+        response = directory_pb2.CreateEntryResponse(token=cluster.token_at(written.revision))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if entry is not None:
             entry_to_proto(entry, str(written.plan.path or path), into=response.entry)
@@ -241,10 +228,10 @@ class DirectoryService(Service):
     ) -> directory_pb2.UpdateEntryResponse:
         """Changes the fields that the mask names."""
         path = Path.parse(request.path)
-        cluster = self._owner(path, holder=request.kind == entry_pb2.ENTRY_KIND_MOUNT)
+        cluster = self._hosting.owner_of(path, holder=request.kind == entry_pb2.ENTRY_KIND_MOUNT)
         command = update_command(request, path, kind=kind_of(request.kind))
         written = self._write(cluster, command, request, call)
-        response = directory_pb2.UpdateEntryResponse(token=_token(cluster, written))
+        response = directory_pb2.UpdateEntryResponse(token=cluster.token_at(written.revision))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
             entry_to_proto(written.plan.entry, str(path), into=response.entry)
@@ -255,7 +242,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.DeleteEntryResponse:
         """Removes an entry, or with ``recursive`` all below it too."""
         path = Path.parse(request.path)
-        cluster = self._owner(path, holder=True)
+        cluster = self._hosting.owner_of(path, holder=True)
         command = DeleteEntry(
             path=path,
             kind=kind_of(request.kind),
@@ -268,7 +255,7 @@ class DirectoryService(Service):
         if cluster.reconciler is not None:
             cluster.reconciler.wake()
         response = directory_pb2.DeleteEntryResponse(
-            token=_token(cluster, written),
+            token=cluster.token_at(written.revision),
             topic_count=written.plan.topic_count,
             directory_count=written.plan.directory_count,
             kafka_topics_deleted=deletes and written.plan.topic_count > 0,
@@ -281,7 +268,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.MoveEntryResponse:
         """Moves an entry within the mount."""
         path = Path.parse(request.path)
-        cluster = self._owner(path, holder=True)
+        cluster = self._hosting.owner_of(path, holder=True)
         command = MoveEntry(
             path=path,
             new_path=Path.parse(request.new_path),
@@ -290,7 +277,7 @@ class DirectoryService(Service):
             etag=request.etag,
         )
         written = self._write(cluster, command, request, call)
-        response = directory_pb2.MoveEntryResponse(token=_token(cluster, written))
+        response = directory_pb2.MoveEntryResponse(token=cluster.token_at(written.revision))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
             entry_to_proto(written.plan.entry, request.new_path, into=response.entry)
@@ -320,11 +307,6 @@ class DirectoryService(Service):
 def _refuse_the_path(cluster: Cluster, command: Command) -> None:
     """What is wrong with the path itself is said before what the config does not allow."""
     cluster.writer.execute(command, validate_only=True)
-
-
-def _token(cluster: Cluster, written: Written) -> str:
-    incarnation = cluster.replica.snapshot.incarnation
-    return str(Token.of(cluster.cluster_id, incarnation, written.revision))
 
 
 def _mount_state(cluster: Cluster, path: Path, out: entry_pb2.Mount) -> None:

@@ -17,7 +17,7 @@ from directory.services.consistency import read_at
 from directory.services.guarding import Guarding
 from directory.services.ready import Ready, error_part, with_authority_index
 from directory.services.sight import Sight
-from resolver.errors import InvalidArgument, InvalidPath, KdirError
+from resolver.errors import InvalidArgument, InvalidPath, KdirError, NotAuthoritative
 from resolver.path import Path
 
 __all__ = ["Hosting"]
@@ -53,6 +53,29 @@ class Hosting:
             one for one in self.clusters if one.mount.is_prefix_of(path) and one.mount != path
         ]
         return max(holders, key=lambda one: len(one.mount), default=self.pick(path))
+
+    def owner_of(self, path: Path, *, holder: bool = False, or_above: bool = False) -> Cluster:
+        """The cluster that has the word about a path.
+
+        Args:
+            holder: for a mount the cluster above it; see ``pick_holder``.
+            or_above: a path above its mount is meant as all that it has.
+
+        Raises:
+            NotAuthoritative: none of this process.
+            Unmounted, NotReady: see ``check_mounted``.
+        """
+        cluster = self.pick_holder(path) if holder else self.pick(path)
+        cluster.check_mounted()
+        mount = cluster.mount
+        if not (mount.is_prefix_of(path) or (or_above and path.is_prefix_of(mount))):
+            raise NotAuthoritative(
+                f"{path} is not below {mount}, where cluster {cluster.config.cluster} hangs; "
+                f"resolve it first",
+                path=path,
+                mount=mount,
+            )
+        return cluster
 
     def named(self, cluster: str) -> Cluster:
         """The cluster of this id or name; else the first."""

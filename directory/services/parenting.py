@@ -18,7 +18,6 @@ from directory.services.hosting import Hosting
 from directory.store.base import KeyIs, Put, Remove
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument, NotReady
-from resolver.token import Token
 
 __all__ = ["ParentCalls"]
 
@@ -66,7 +65,9 @@ class ParentCalls:
                 call.request_id,
             )
         kept = [level.path for level in facts.inherited_levels(snapshot)]
-        return admin_pb2.DetachParentResponse(token=_token(cluster), kept=kept)
+        return admin_pb2.DetachParentResponse(
+            token=cluster.token_of(cluster.replica.snapshot), kept=kept
+        )
 
     def attach(
         self, request: admin_pb2.AttachParentRequest, call: Call
@@ -81,7 +82,7 @@ class ParentCalls:
                 cluster.config.cluster,
                 call.request_id,
             )
-        return admin_pb2.AttachParentResponse(token=_token(cluster))
+        return admin_pb2.AttachParentResponse(token=cluster.token_of(cluster.replica.snapshot))
 
     def _asked(self, name: str, call: Call) -> Cluster:
         call.check()
@@ -90,8 +91,3 @@ class ParentCalls:
         if cluster.replica.state is ReplicaState.LOADING:
             raise NotReady("nothing is loaded yet")
         return cluster
-
-
-def _token(cluster: Cluster) -> str:
-    snapshot = cluster.replica.snapshot
-    return str(Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision))

@@ -48,7 +48,6 @@ from resolver.errors import (
     NotReady,
 )
 from resolver.path import Path
-from resolver.token import Token
 
 if TYPE_CHECKING:
     from directory.kafka.armory import Armory
@@ -78,7 +77,7 @@ class PolicyService(Service):
     ) -> policies_pb2.PlanArmingResponse:
         """The exact calls that arming would make."""
         path = Path.parse(request.path)
-        cluster = self._cluster(path)
+        cluster = self._hosting.owner_of(path)
         self._hosting.guarding.require(cluster, Operation.ALTER_CONFIGS, path, call)
         call.check()
         planned = _armory(cluster).plan(path, request.aspect)
@@ -103,7 +102,7 @@ class PolicyService(Service):
             raise InvalidArgument(
                 "plan_hash: empty; what PlanArming answered would be right", field="plan_hash"
             )
-        cluster = self._cluster(path)
+        cluster = self._hosting.owner_of(path)
         self._hosting.guarding.require(cluster, Operation.ALTER_CONFIGS, path, call)
         armed = _armory(cluster).arm(
             path,
@@ -113,40 +112,25 @@ class PolicyService(Service):
             request_id=request.request_id,
             timeout_seconds=call.seconds_left(),
         )
-        snapshot = cluster.replica.snapshot
-        token = Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision)
         return policies_pb2.ArmResponse(
             calls_made=armed.calls_made,
-            token=str(token),
+            token=cluster.token_of(cluster.replica.snapshot),
             under_way=armed.left,
             message=armed.message,
         )
-
-    def _cluster(self, path: Path) -> Cluster:
-        cluster = self._hosting.pick(path)
-        cluster.check_mounted()
-        if not cluster.mount.is_prefix_of(path):
-            raise NotAuthoritative(
-                f"{path} is not below {cluster.mount}, where cluster {cluster.config.cluster} "
-                f"hangs; resolve it first",
-                path=path,
-                mount=cluster.mount,
-            )
-        return cluster
 
     def get_effective_policies(
         self, request: policies_pb2.GetEffectivePoliciesRequest, call: Call
     ) -> policies_pb2.GetEffectivePoliciesResponse:
         """Each value that holds at a path: who set it where and when, and what it overrides."""
         path = Path.parse(request.path)
-        cluster = self._cluster(path)
+        cluster = self._hosting.owner_of(path)
         snapshot = self._hosting.read(cluster, request.token, call)
         _refuse_unloaded(cluster, snapshot)
         prefer = Kind.DIRECTORY if request.directory else None
         prefer = self._hosting.sight(cluster, snapshot, call).find(path, prefer)
         node, entry = _found(cluster, snapshot, path, prefer)
-        token = Token.of(cluster.cluster_id, snapshot.incarnation, snapshot.revision)
-        response = policies_pb2.GetEffectivePoliciesResponse(token=str(token))
+        response = policies_pb2.GetEffectivePoliciesResponse(token=cluster.token_of(snapshot))
         own = entry.policies
         if request.what_if_mask.paths:
             changes = policy_changes(request.what_if_mask.paths, request.what_if)

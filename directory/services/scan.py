@@ -26,7 +26,7 @@ from directory.services.hosting import Hosting
 from directory.services.pages import PageToken, page_size
 from directory.services.rpc import Handler, Service
 from directory.services.sight import Sight
-from resolver.errors import Absent, InvalidArgument, InvalidPageToken, NotAuthoritative
+from resolver.errors import Absent, InvalidArgument, InvalidPageToken
 from resolver.path import Path
 
 __all__ = ["ScanService"]
@@ -67,7 +67,6 @@ class ScanService(Service):
     ) -> scan_pb2.ScanTopicsResponse:
         """A page of topics."""
         cluster, path = self._where(request)
-        cluster.check_mounted()
         shards = request.shard_count or 1
         if request.shard >= shards or shards > _MAX_SHARDS:
             raise InvalidArgument(
@@ -93,12 +92,10 @@ class ScanService(Service):
     def _where(self, request: scan_pb2.ScanTopicsRequest) -> tuple[Cluster, Path]:
         if not request.path:
             cluster = self._hosting.clusters[0]
+            cluster.check_mounted()
             return cluster, cluster.mount
         path = Path.parse(request.path)
-        cluster = self._hosting.pick(path)
-        if not cluster.mount.is_prefix_of(path):
-            raise NotAuthoritative(f"{path} is not below {cluster.mount}, where this cluster hangs")
-        return cluster, path
+        return self._hosting.owner_of(path), path
 
     def _scan(self, cluster: Cluster, path: Path, token: PageToken | None, call: Call) -> _Scan:
         if token is not None:

@@ -14,7 +14,7 @@ from directory.services.hosting import Hosting
 from directory.services.pages import PageToken, page_size
 from directory.services.rpc import Handler, Service
 from directory.services.sight import Sight
-from resolver.errors import NotAuthoritative, Resync, TokenExpired, Unmounted, Unreachable
+from resolver.errors import Resync, TokenExpired, Unmounted, Unreachable
 from resolver.path import Path
 from resolver.token import Token
 
@@ -40,10 +40,7 @@ class WatchService(Service):
         Ends with RESYNC when the changes after the token are no longer held, or the watcher lags.
         """
         path = Path.parse(request.path)
-        cluster = self._hosting.pick(path)
-        cluster.check_mounted()
-        if not (cluster.mount.is_prefix_of(path) or path.is_prefix_of(cluster.mount)):
-            raise NotAuthoritative(f"{path} is not below {cluster.mount}, where this cluster hangs")
+        cluster = self._hosting.owner_of(path, or_above=True)
         snapshot = self._hosting.read(
             cluster, request.after_token, call_with_wait(call), streams=True
         )
@@ -110,10 +107,7 @@ class WatchService(Service):
     ) -> watch_pb2.ListChangesResponse:
         """Past changes, newest first."""
         path = Path.parse(request.path)
-        cluster = self._hosting.pick(path)
-        cluster.check_mounted()
-        if not (cluster.mount.is_prefix_of(path) or path.is_prefix_of(cluster.mount)):
-            raise NotAuthoritative(f"{path} is not below {cluster.mount}, where this cluster hangs")
+        cluster = self._hosting.owner_of(path, or_above=True)
         snapshot = self._hosting.read(cluster, "", call)
         sight = self._may_hear(cluster, snapshot, path, call)
         size = page_size(request.page_size)
