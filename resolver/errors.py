@@ -32,13 +32,15 @@ Only UNAVAILABLE is retried blindly (DESIGN §9).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 __all__ = ["DOMAIN", "KdirError", "by_reason"]
 
 DOMAIN = "kdir"
 """``google.rpc.ErrorInfo.domain`` of every error of ours."""
+
+_BY_REASON: dict[str, type[KdirError]] = {}
 
 
 class KdirError(Exception):
@@ -52,6 +54,16 @@ class KdirError(Exception):
     reason: ClassVar[str] = "INTERNAL"
     code: ClassVar[str] = "INTERNAL"
     exit_code: ClassVar[int] = 3
+
+    def __init_subclass__(cls, *, reason: str = "", code: str = "", exit_code: int = 0) -> None:
+        """What a class does not name is as in the class above it; only what names a reason is
+        found by it.
+        """
+        if reason:
+            cls.reason = reason
+            _BY_REASON[reason] = cls
+        cls.code = code or cls.code
+        cls.exit_code = exit_code or cls.exit_code
 
     def __init__(
         self,
@@ -77,403 +89,246 @@ class KdirError(Exception):
         return f"{self.message} ({self.reason})"
 
 
-class InvalidInput(KdirError):
+class InvalidInput(KdirError, reason="INVALID_ARGUMENT", code="INVALID_ARGUMENT", exit_code=2):
     """The caller's words are wrong; asking again in the same words gives the same answer."""
 
-    reason = "INVALID_ARGUMENT"
-    code = "INVALID_ARGUMENT"
-    exit_code = 2
 
-
-class InvalidPath(InvalidInput):
+class InvalidPath(InvalidInput, reason="INVALID_PATH"):
     """Not a canonical path; names the segment and the rule."""
 
-    reason = "INVALID_PATH"
 
-
-class InvalidArgument(InvalidInput):
+class InvalidArgument(InvalidInput, reason="INVALID_ARGUMENT"):
     """A field of the request is wrong; names it, what was found and what would be right."""
 
-    reason = "INVALID_ARGUMENT"
 
-
-class InvalidPhysicalName(InvalidInput):
+class InvalidPhysicalName(InvalidInput, reason="INVALID_PHYSICAL_NAME"):
     """Kafka has no topic of such a name."""
 
-    reason = "INVALID_PHYSICAL_NAME"
 
-
-class InvalidMove(InvalidInput):
+class InvalidMove(InvalidInput, reason="INVALID_MOVE"):
     """An entry cannot be moved into itself or below itself."""
 
-    reason = "INVALID_MOVE"
 
-
-class InvalidToken(InvalidInput):
+class InvalidToken(InvalidInput, reason="INVALID_TOKEN"):
     """Not a token that a directory server gave."""
 
-    reason = "INVALID_TOKEN"
 
-
-class InvalidPageToken(InvalidInput):
+class InvalidPageToken(InvalidInput, reason="INVALID_PAGE_TOKEN"):
     """Not a page token that a directory server gave for this request."""
 
-    reason = "INVALID_PAGE_TOKEN"
 
-
-class RequestIdReused(InvalidInput):
+class RequestIdReused(InvalidInput, reason="REQUEST_ID_REUSED"):
     """The request id belongs to another request (AIP-155)."""
 
-    reason = "REQUEST_ID_REUSED"
 
-
-class Absent(KdirError):
+class Absent(KdirError, reason="ABSENT", code="NOT_FOUND", exit_code=1):
     """The owner of the path says that there is no such entry."""
 
-    reason = "ABSENT"
-    code = "NOT_FOUND"
-    exit_code = 1
 
-
-class InvalidNamespace(KdirError):
+class InvalidNamespace(
+    KdirError, reason="INVALID_NAMESPACE", code="FAILED_PRECONDITION", exit_code=1
+):
     """The directory to work in does not exist; names the nearest one that does (KIP-37)."""
 
-    reason = "INVALID_NAMESPACE"
-    code = "FAILED_PRECONDITION"
-    exit_code = 1
 
-
-class Conflict(KdirError):
+class Conflict(KdirError, reason="CONFLICT", code="FAILED_PRECONDITION", exit_code=5):
     """The world is not as the caller thinks."""
 
-    reason = "CONFLICT"
-    code = "FAILED_PRECONDITION"
-    exit_code = 5
 
-
-class AlreadyExists(Conflict):
+class AlreadyExists(Conflict, reason="ALREADY_EXISTS", code="ALREADY_EXISTS"):
     """An entry stands there."""
 
-    reason = "ALREADY_EXISTS"
-    code = "ALREADY_EXISTS"
 
-
-class PhysicalNameTaken(Conflict):
+class PhysicalNameTaken(Conflict, reason="PHYSICAL_NAME_TAKEN", code="ALREADY_EXISTS"):
     """Another entry has this physical name."""
 
-    reason = "PHYSICAL_NAME_TAKEN"
-    code = "ALREADY_EXISTS"
 
-
-class PhysicalNameCollides(Conflict):
+class PhysicalNameCollides(Conflict, reason="PHYSICAL_NAME_COLLIDES", code="ALREADY_EXISTS"):
     """Differs from another physical name only in ``.`` and ``_``; Kafka refuses such pairs."""
 
-    reason = "PHYSICAL_NAME_COLLIDES"
-    code = "ALREADY_EXISTS"
 
-
-class PhysicalNameRetired(Conflict):
+class PhysicalNameRetired(Conflict, reason="PHYSICAL_NAME_RETIRED"):
     """The name was deleted less than a day ago: something late could hit the new topic."""
 
-    reason = "PHYSICAL_NAME_RETIRED"
 
-
-class NotEmpty(Conflict):
+class NotEmpty(Conflict, reason="NOT_EMPTY"):
     """The directory holds entries."""
 
-    reason = "NOT_EMPTY"
 
-
-class HasMounts(Conflict):
+class HasMounts(Conflict, reason="HAS_MOUNTS"):
     """A cluster is mounted there or below."""
 
-    reason = "HAS_MOUNTS"
 
-
-class CrossMount(Conflict):
+class CrossMount(Conflict, reason="CROSS_MOUNT"):
     """The two paths belong to two clusters."""
 
-    reason = "CROSS_MOUNT"
 
-
-class EtagMismatch(Conflict):
+class EtagMismatch(Conflict, reason="ETAG_MISMATCH", code="ABORTED"):
     """The entry has changed since the caller saw it."""
 
-    reason = "ETAG_MISMATCH"
-    code = "ABORTED"
 
-
-class LostRace(Conflict):
+class LostRace(Conflict, reason="LOST_RACE", code="ABORTED"):
     """Others changed the same thing again and again; nothing was written."""
 
-    reason = "LOST_RACE"
-    code = "ABORTED"
 
-
-class MountShadows(Conflict):
+class MountShadows(Conflict, reason="MOUNT_SHADOWS"):
     """The mount would hide entries that stand there."""
 
-    reason = "MOUNT_SHADOWS"
 
-
-class MountOverlaps(Conflict):
+class MountOverlaps(Conflict, reason="MOUNT_OVERLAPS"):
     """The mount would lie above or below another mount of the same cluster."""
 
-    reason = "MOUNT_OVERLAPS"
 
-
-class MountLoop(Conflict):
+class MountLoop(Conflict, reason="MOUNT_LOOP"):
     """The child is an ancestor of the cluster, the cluster itself, or mounted already."""
 
-    reason = "MOUNT_LOOP"
 
-
-class MountDisagrees(Conflict):
+class MountDisagrees(Conflict, reason="MOUNT_DISAGREES"):
     """Parent and child name different mount points or clusters; both are in the message."""
 
-    reason = "MOUNT_DISAGREES"
 
-
-class UnknownChild(Conflict):
+class UnknownChild(Conflict, reason="UNKNOWN_CHILD"):
     """No mount of the parent names this child."""
 
-    reason = "UNKNOWN_CHILD"
 
-
-class ReadOnly(Conflict):
+class ReadOnly(Conflict, reason="READ_ONLY"):
     """The subtree is read-only."""
 
-    reason = "READ_ONLY"
 
-
-class AboveCeiling(Conflict):
+class AboveCeiling(Conflict, reason="ABOVE_CEILING"):
     """The server's config does not allow this change of Kafka."""
 
-    reason = "ABOVE_CEILING"
 
-
-class VanishGuard(Conflict):
+class VanishGuard(Conflict, reason="VANISH_GUARD"):
     """Too many topics vanished or changed at once; waits for an operator."""
 
-    reason = "VANISH_GUARD"
 
-
-class KafkaReplaced(Conflict):
+class KafkaReplaced(Conflict, reason="KAFKA_REPLACED"):
     """Another Kafka cluster answers at this address."""
 
-    reason = "KAFKA_REPLACED"
 
-
-class KafkaRefused(Conflict):
+class KafkaRefused(Conflict, reason="KAFKA_REFUSED"):
     """Kafka refused; its own words are in the message."""
 
-    reason = "KAFKA_REFUSED"
 
-
-class QuotaExceeded(Conflict):
+class QuotaExceeded(Conflict, reason="QUOTA_EXCEEDED", code="RESOURCE_EXHAUSTED"):
     """A quota of the directory or one above is reached."""
 
-    reason = "QUOTA_EXCEEDED"
-    code = "RESOURCE_EXHAUSTED"
 
-
-class LevelNotFinalised(Conflict):
+class LevelNotFinalised(Conflict, reason="LEVEL_NOT_FINALISED"):
     """The change needs a feature level that is not finalised."""
 
-    reason = "LEVEL_NOT_FINALISED"
 
-
-class TokenExpired(Conflict):
+class TokenExpired(Conflict, reason="TOKEN_EXPIRED"):
     """The token is of an earlier life of the store."""
 
-    reason = "TOKEN_EXPIRED"
 
-
-class TokenFromFuture(Conflict):
+class TokenFromFuture(Conflict, reason="TOKEN_FROM_FUTURE", code="OUT_OF_RANGE"):
     """The token's revision was not reached within the deadline."""
 
-    reason = "TOKEN_FROM_FUTURE"
-    code = "OUT_OF_RANGE"
 
-
-class RevisionGone(Conflict):
+class RevisionGone(Conflict, reason="REVISION_GONE", code="ABORTED"):
     """One revision was asked for, and it is no longer held."""
 
-    reason = "REVISION_GONE"
-    code = "ABORTED"
 
-
-class Resync(Conflict):
+class Resync(Conflict, reason="RESYNC", code="ABORTED"):
     """The watcher fell too far behind: list again, then watch."""
 
-    reason = "RESYNC"
-    code = "ABORTED"
 
-
-class LimitExceeded(Conflict):
+class LimitExceeded(Conflict, reason="LIMIT_EXCEEDED", code="RESOURCE_EXHAUSTED"):
     """A limit of the server; named, with its value."""
 
-    reason = "LIMIT_EXCEEDED"
-    code = "RESOURCE_EXHAUSTED"
 
-
-class StoreSealed(Conflict):
+class StoreSealed(Conflict, reason="STORE_SEALED", code="FAILED_PRECONDITION"):
     """The store takes no changes: it is being filled, or the cluster moved to another one."""
 
-    reason = "STORE_SEALED"
-    code = "FAILED_PRECONDITION"
 
-
-class Unavailable(KdirError):
+class Unavailable(KdirError, reason="UNREACHABLE", code="UNAVAILABLE"):
     """Could not be said, now. The only class that is retried blindly."""
 
-    reason = "UNREACHABLE"
-    code = "UNAVAILABLE"
 
-
-class Unreachable(Unavailable):
+class Unreachable(Unavailable, reason="UNREACHABLE"):
     """No server of the owner could be asked."""
 
-    reason = "UNREACHABLE"
 
-
-class HandshakeFailed(Unreachable):
+class HandshakeFailed(Unreachable, exit_code=4):
     """A server is there, and one side does not believe the other: a certificate is missing, has
     expired, is of another CA or another host. On the wire it is unreachable like others.
     """
 
-    exit_code = 4
 
-
-class NotReady(Unavailable):
+class NotReady(Unavailable, reason="NOT_READY"):
     """The asked server has not loaded what it needs for an answer."""
 
-    reason = "NOT_READY"
 
-
-class Lame(Unavailable):
+class Lame(Unavailable, reason="LAME"):
     """Every server that was named said "not mine", or answered for another cluster."""
 
-    reason = "LAME"
 
-
-class StoreUnavailable(Unavailable):
+class StoreUnavailable(Unavailable, reason="STORE_UNAVAILABLE"):
     """The store did not answer. With ``effect=unknown`` among the facts a write may have happened:
     the same request id tells.
     """
 
-    reason = "STORE_UNAVAILABLE"
 
-
-class KafkaUnavailable(Unavailable):
+class KafkaUnavailable(Unavailable, reason="KAFKA_UNAVAILABLE"):
     """No broker answered."""
 
-    reason = "KAFKA_UNAVAILABLE"
 
-
-class NoRoute(KdirError):
+class NoRoute(KdirError, reason="NO_ROUTE", code="FAILED_PRECONDITION"):
     """Nothing leads there from the asked server."""
 
-    reason = "NO_ROUTE"
-    code = "FAILED_PRECONDITION"
 
-
-class Unmounted(KdirError):
+class Unmounted(KdirError, reason="UNMOUNTED", code="FAILED_PRECONDITION"):
     """The parent has unmounted this cluster; it serves nothing."""
 
-    reason = "UNMOUNTED"
-    code = "FAILED_PRECONDITION"
 
-
-class NotAuthoritative(KdirError):
+class NotAuthoritative(KdirError, reason="NOT_AUTHORITATIVE", code="FAILED_PRECONDITION"):
     """The path belongs to another cluster: resolve it first."""
 
-    reason = "NOT_AUTHORITATIVE"
-    code = "FAILED_PRECONDITION"
 
-
-class WalkFailed(KdirError):
+class WalkFailed(KdirError, reason="BAD_REFERRAL", code="FAILED_PRECONDITION"):
     """The tree itself is wrong: a server referred in a way that no honest one does."""
 
-    reason = "BAD_REFERRAL"
-    code = "FAILED_PRECONDITION"
 
-
-class ReferralLoop(WalkFailed):
+class ReferralLoop(WalkFailed, reason="REFERRAL_LOOP"):
     """Referrals lead in a circle; the chain is in the message."""
 
-    reason = "REFERRAL_LOOP"
 
-
-class BadReferral(WalkFailed):
+class BadReferral(WalkFailed, reason="BAD_REFERRAL"):
     """A referral that is not nearer to the path, or not a prefix of it."""
 
-    reason = "BAD_REFERRAL"
 
-
-class TooManyHops(WalkFailed):
+class TooManyHops(WalkFailed, reason="TOO_MANY_HOPS"):
     """More hops than allowed; the chain is in the message."""
 
-    reason = "TOO_MANY_HOPS"
 
-
-class DeadlineExceeded(KdirError):
+class DeadlineExceeded(KdirError, reason="DEADLINE_EXCEEDED", code="DEADLINE_EXCEEDED"):
     """The time was over before an answer came."""
 
-    reason = "DEADLINE_EXCEEDED"
-    code = "DEADLINE_EXCEEDED"
 
-
-class Denied(KdirError):
+class Denied(KdirError, reason="PERMISSION_DENIED", code="PERMISSION_DENIED", exit_code=4):
     """The caller may not."""
 
-    reason = "PERMISSION_DENIED"
-    code = "PERMISSION_DENIED"
-    exit_code = 4
 
-
-class PermissionDenied(Denied):
+class PermissionDenied(Denied, reason="PERMISSION_DENIED"):
     """The principal lacks the right."""
 
-    reason = "PERMISSION_DENIED"
 
-
-class Unauthenticated(Denied):
+class Unauthenticated(Denied, reason="UNAUTHENTICATED", code="UNAUTHENTICATED"):
     """Who calls is not known."""
 
-    reason = "UNAUTHENTICATED"
-    code = "UNAUTHENTICATED"
 
-
-class Unimplemented(KdirError):
+class Unimplemented(KdirError, reason="UNIMPLEMENTED", code="UNIMPLEMENTED"):
     """This server does not do that."""
 
-    reason = "UNIMPLEMENTED"
-    code = "UNIMPLEMENTED"
 
-
-class Internal(KdirError):
+class Internal(KdirError, reason="INTERNAL"):
     """A bug of ours; the request id finds the stack in the server's log."""
 
-    reason = "INTERNAL"
 
-
-class Cancelled(KdirError):
+class Cancelled(KdirError, reason="CANCELLED", code="CANCELLED"):
     """The caller went away."""
-
-    reason = "CANCELLED"
-    code = "CANCELLED"
-
-
-def _tree(root: type[KdirError]) -> Iterator[type[KdirError]]:
-    for child in root.__subclasses__():
-        yield child
-        yield from _tree(child)
-
-
-_BY_REASON: dict[str, type[KdirError]] = {
-    kind.reason: kind for kind in _tree(KdirError) if "reason" in vars(kind)
-}
 
 
 def by_reason(reason: str) -> type[KdirError]:
