@@ -18,8 +18,7 @@ from kdir.v1 import entry_pb2, policies_pb2, scan_pb2, watch_pb2
 from directory.grant_messages import entry_grants_from_bytes, entry_grants_to_proto
 from directory.messages import entry_of, fill_policies, message_of, policies_of
 from directory.namespace.command import Change
-from directory.namespace.entry import NO_POLICIES, Entry, Policies, etag_of
-from directory.namespace.grants import EntryGrants
+from directory.namespace.entry import NO_POLICIES, Entry, EntryGrants, Policies, etag_of
 from directory.namespace.snapshot import Node
 from resolver.errors import Internal, InvalidArgument
 

@@ -11,7 +11,7 @@ from kdir.v1 import access_pb2
 
 from directory.authorization.grant import Grant, Operation, Permission, ResourceKind, in_order
 from directory.authorization.principals import shown
-from directory.namespace.grants import EntryGrants
+from directory.namespace.entry import EntryGrants
 from resolver.errors import InvalidArgument
 
 __all__ = [

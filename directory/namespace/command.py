@@ -17,13 +17,13 @@ from directory.authorization.grant import Grant
 from directory.namespace.entry import (
     NO_POLICIES,
     Entry,
+    EntryGrants,
     Kind,
     LinkMode,
     LinkWrites,
     Policies,
     Provision,
 )
-from directory.namespace.grants import EntryGrants
 from directory.namespace.policies import Level
 from directory.store.base import Guard, Limits, Write
 from resolver.path import Path

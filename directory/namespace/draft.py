@@ -18,6 +18,7 @@ from directory.namespace.entry import (
     ROOT_ID,
     Directory,
     Entry,
+    EntryGrants,
     Kind,
     Link,
     Mount,
@@ -25,7 +26,6 @@ from directory.namespace.entry import (
     Stamp,
     Topic,
 )
-from directory.namespace.grants import EntryGrants
 from directory.namespace.keys import (
     DETACHED,
     GRANTS_MARK,

@@ -1,4 +1,5 @@
-"""Entries as pure values: directory, topic, link, mount; refuses to know how they are stored.
+"""Entries as pure values: directory, topic, link, mount, and what is granted on one; refuses to
+know how they are stored.
 
 The numbers of the enums are those of ``kdir.v1``; the codec (``directory/codec.py``) translates.
 """
@@ -9,12 +10,10 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol
 
+from directory.authorization.grant import Grant
 from resolver.path import Path
-
-if TYPE_CHECKING:
-    from directory.namespace.grants import EntryGrants
 
 __all__ = [
     "CONTAINER_KINDS",
@@ -24,6 +23,7 @@ __all__ = [
     "Codec",
     "Directory",
     "Entry",
+    "EntryGrants",
     "Kind",
     "Link",
     "LinkMode",
@@ -203,6 +203,16 @@ class Mount:
 
 Entry = Directory | Topic | Link | Mount
 """Any entry. ``unknown`` holds what a newer version stored and this one must hand on untouched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryGrants:
+    """The grants of one entry, in order, and who changed them when. Kept beside the entry."""
+
+    grants: tuple[Grant, ...]
+    change_count: int = 1
+    changed_at_ms: int = 0
+    changed_by: str = ""
 
 
 class Codec(Protocol):

@@ -1,5 +1,5 @@
-"""Grants beside the tree: what is stored of an entry's grants, and the ``GrantTree`` of all of them
-that a snapshot keeps, made whole or from one version to the next; refuses to decide anything.
+"""Grants beside the tree: the ``GrantTree`` of all that a snapshot keeps, made whole or from one
+version to the next; refuses to decide anything.
 
 The rows are the truth. A row counts at its own place, by its parent's path; what has no path (it is
 removed, or its directory cannot be read) counts nowhere. One that cannot be read denies everything
@@ -9,7 +9,6 @@ to everybody there: what is not understood is never taken for "no grants".
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from directory.authorization.grant import Grant, Operation, Permission, ResourceKind
@@ -21,20 +20,10 @@ from directory.namespace.keys import GRANTS, grants_key, parse_grants_key
 from directory.namespace.sorted_map import SortedMap
 from directory.namespace.tree import Node, path_in
 
-__all__ = ["SHUT", "EntryGrants", "grant_tree_of", "grants_in", "regranted"]
+__all__ = ["SHUT", "grant_tree_of", "grants_in", "regranted"]
 
 Nodes = Mapping[int, Node]
 Facts = SortedMap[bytes, bytes]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryGrants:
-    """The grants of one entry, in order, and who changed them when."""
-
-    grants: tuple[Grant, ...]
-    change_count: int = 1
-    changed_at_ms: int = 0
-    changed_by: str = ""
 
 
 SHUT: Final = Rules.of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from directory.authorization.grant import MOST_GRANTS, add_grants, remove_grants
 from directory.namespace.command import AddGrants, Change, Plan, RemoveGrants
 from directory.namespace.draft import Draft
-from directory.namespace.grants import EntryGrants
+from directory.namespace.entry import EntryGrants
 from directory.namespace.ground import standing
 from resolver.errors import Internal, LimitExceeded
 

@@ -24,8 +24,8 @@ from directory.namespace.command import (
     RemoveGrants,
     UpdateEntry,
 )
-from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Kind
-from directory.namespace.grants import SHUT, EntryGrants
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, EntryGrants, Kind
+from directory.namespace.grants import SHUT
 from directory.namespace.keys import entry_key, grants_key, parse_entry_key, parse_grants_key
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree import ROOT_KEY

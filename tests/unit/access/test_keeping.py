@@ -8,8 +8,7 @@ from directory.keeping.comparing import Comparison
 from directory.keeping.contents import Census, Paths, losses
 from directory.keeping.rows import rows_of
 from directory.namespace.command import AddGrants, CreateDirectory, CreateTopic
-from directory.namespace.entry import Kind
-from directory.namespace.grants import EntryGrants
+from directory.namespace.entry import EntryGrants, Kind
 from directory.namespace.keys import grants_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put

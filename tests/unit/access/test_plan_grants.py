@@ -19,8 +19,8 @@ from directory.namespace.command import (
     Observed,
     RemoveGrants,
 )
-from directory.namespace.entry import Kind, Policies
-from directory.namespace.grants import SHUT, EntryGrants
+from directory.namespace.entry import EntryGrants, Kind, Policies
+from directory.namespace.grants import SHUT
 from directory.namespace.keys import GRANTS, grants_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
