@@ -110,6 +110,8 @@ def regranted(
         directories: those whose records were written or removed.
         rows: the keys of grants that were written or removed.
     """
+    if not rows and _nothing_granted(tree, before, after, facts, directories):
+        return tree, {}
     reader = _Reader(codec)
     moved = [one for one in directories if _standing(before, one) != _standing(after, one)]
     # The grants of a directory itself are its place's, not part of what moves with its id.
@@ -129,6 +131,27 @@ def regranted(
     for one, path in _paths(after, directories):
         tree = _closed_as_said(tree, after[one], path)
     return tree, reader.unreadable
+
+
+def _nothing_granted(
+    tree: GrantTree, before: Nodes, after: Nodes, facts: Facts, directories: Collection[int]
+) -> bool:
+    """Whether there was no grant and no closed directory, and certainly is none: so it is for ever
+    in most stores, and each directory that is made would pay for looking closely.
+    """
+    return (
+        tree.root.is_empty
+        and next(grants_in(facts), None) is None
+        and not any(_may_be_closed(before.get(one), after.get(one)) for one in directories)
+    )
+
+
+def _may_be_closed(before: Node | None, after: Node | None) -> bool:
+    """Whether a directory is closed, or came with what may be."""
+    if after is None:
+        return False
+    stayed = before is not None and (before.parent_id, before.name) == (after.parent_id, after.name)
+    return after.directory.closed or (not stayed and bool(after.containers))
 
 
 def _bared(tree: GrantTree, nodes: Nodes, rows: Iterable[bytes]) -> GrantTree:
