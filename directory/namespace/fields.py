@@ -208,7 +208,8 @@ def _policies(policies: Policies, field: str, rest: str, value: object) -> Polic
         changed = value
     if name == "topic_config" and isinstance(changed, Mapping):
         # What stands there already may be of a vendor's or a newer Kafka: it is left alone.
-        news = {k: v for k, v in changed.items() if policies.topic_config.get(k, "") != v}
+        before = policies.topic_config
+        news = {k: v for k, v in changed.items() if k not in before or before[k] != v}
         _check_configs(news, changed)
     changes: dict[str, Any] = {name: changed}
     return replace(policies, **changes)

@@ -64,6 +64,11 @@ class Field:
     key: str = ""
     """Of the map, such as ``retention.ms``; empty for what is no map."""
 
+    @property
+    def shown(self) -> str:
+        """The key that people write for it."""
+        return _key(self.name, self.key) if self.key else self.name
+
 
 def field_of(key: str, verb: str) -> Field:
     """The field that a key names.
@@ -111,7 +116,11 @@ def assign(entry: entry_pb2.Entry, assignment: str, verb: str) -> Field:
     elif field.name in _FLAGS:
         setattr(entry.policies, field.name, _flag(key, value, verb))
     elif field.name in _NUMBERS:
-        setattr(entry.policies, field.name, _number(key, value, verb))
+        number = _number(key, value, verb)
+        try:
+            setattr(entry.policies, field.name, number)
+        except ValueError:  # more than the field's type holds
+            raise UsageError(f"{key}={value}: too large a number", verb=verb) from None
     else:
         setattr(entry.policies, field.name, value)
     return field

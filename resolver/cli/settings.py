@@ -64,7 +64,7 @@ def _update(
     answer: directory_pb2.UpdateEntryResponse = session.resolver.call(
         where.path, "DirectoryService.UpdateEntry", request, no_follow=bool(of_link)
     )
-    names = ", ".join(one.key or one.name for one in fields)
+    names = ", ".join(one.shown for one in fields)
     said = f"would {past}" if arguments.flag("plan") else past
     show_entry(session, answer.entry, f"{said} {names} at {answer.entry.path}")
     if any(one.name == "topic_config" for one in fields):

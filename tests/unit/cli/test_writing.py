@@ -180,6 +180,7 @@ def test_create_in_no_directory_says_how_to_make_it(kdir: Kdir) -> None:
         ["mkdir", "/a", "--set", "owner"],
         ["mkdir", "/a", "--set", "ownr=x"],
         ["mkdir", "/a", "--set", "max_topics=some"],
+        ["set", "/a", f"max_topics={2**64}"],
         ["set", "/a", "retention.ms=7x"],
         ["set", "/a", "read_only=perhaps"],
         ["set", "/a", "targets=/b", "owner=x"],
@@ -305,6 +306,7 @@ def test_set_names_each_field_in_the_mask(kdir: Kdir) -> None:
     )  # fmt: skip
     assert ran.code == 0
     assert "reaches Kafka where kdir arm let it" in ran.err
+    assert "tags.tier, retention.ms, segment.bytes, config.preallocate, producer.acks" in ran.err
     assert list(kdir.asked.update_mask.paths) == [
         "policies.owner",
         "policies.read_only",

@@ -231,6 +231,7 @@ def test_an_unknown_field_names_the_nearest(cluster: Cluster, field: str, near: 
         ("/la/d", "policies.topic_config.k", 5, "a text"),
         ("/la/d", "policies.topic_config.retention.m", "1", "did you mean retention.ms"),
         ("/la/d", "policies.topic_config.retention.ms", "7d", "a whole number from -1"),
+        ("/la/d", "policies.topic_config.retention.ms", "", "found ''; a whole number from -1"),
         ("/la/d", "policies.topic_config.retention.ms", str(2**63), "a whole number from -1"),
         ("/la/d", "policies.topic_config", {"cleanup.policy": "x"}, "of compact, delete"),
         ("/la/d", "policies", Policies(topic_config={"a.b": "1"}), "no topic config 'a.b'"),
