@@ -1,45 +1,33 @@
 """Pushes to Kafka what holds below armed directories, for one elected reconciler, in its thread.
 
-What is asked is on record before it is asked, so that every step may be the last one of a process
-(as in ``provision.py``). Refuses to decide what is asked (``arming.py``), to act while what is
-inherited is not known, and to touch a topic whose id is not the one on record.
+Walks over the topics that may want it, part by part, at a rate that is a setting. Refuses to decide
+what is asked (``arming.py``), to ask it (``config_pushing.py``), and to act while what is inherited
+is not known.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, assert_never
+from typing import Final
 
 from directory.federation import facts
 from directory.kafka import arming
-from directory.kafka.arming import Found, Rules, Subject, Verdict
+from directory.kafka.arming import Rules, Subject
 from directory.kafka.commits import TopicCommits
-from directory.kafka.compare import Recorded, config_news, differences
-from directory.kafka.contract import (
-    AlreadySo,
-    Alteration,
-    Done,
-    KafkaAdmin,
-    Outcome,
-    Refused,
-    Seen,
-    Unknown,
-)
+from directory.kafka.config_pushing import ConfigPushing, Tally, subjects_at
+from directory.kafka.contract import KafkaAdmin
 from directory.kafka.facts import KafkaFacts
+from directory.kafka.hints import Hints
 from directory.kafka.inheritance import basis_of, missing_word
-from directory.kafka.pushed import ARMED, BASIS, Mark, Pushed, armed_anywhere, marks, pushed_of
+from directory.kafka.pushed import BASIS, Mark, Pushed, armed_anywhere, marks, pushed_of
 from directory.kafka.settings import CONFIGS, KafkaSettings
-from directory.namespace.command import TopicNews
-from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Policies
-from directory.namespace.keys import ENTRY, PARENT, parse_entry_key
+from directory.namespace.entry import ROOT_ID
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.tree import ROOT_KEY
-from directory.store.base import Put, Write
+from directory.store.base import Put
 from directory.store.replica import Applied
 from resolver.path import Path
 
@@ -51,9 +39,6 @@ _BATCH: Final = 250
 """Topics of one request to Kafka, and of one step."""
 _SCANNED: Final = 5_000
 """Topics that one step looks at in memory: people's wishes come in between."""
-_LOOK_SECONDS: Final = 2.0
-"""Kafka changes by name: no longer after its id was compared may a topic be changed."""
-_WORDS_FROM_ABOVE: Final = frozenset({facts.INHERITED_KEY, PARENT, facts.UNMOUNTED_KEY})
 _AGAIN_SECONDS: Final = 2.0
 """Until what could not be finished is tried again."""
 
@@ -69,10 +54,7 @@ class _Pass:
     mark: Mark | None = None
     """The arming that it carries out."""
     walk: Iterator[Subject] | None = None
-    unsure: bool = False
-    """Of some nothing could be said: it has to be made again."""
-    made: int = 0
-    refused: str = ""
+    tally: Tally = field(default_factory=Tally)
 
 
 class Pusher:
@@ -99,12 +81,8 @@ class Pusher:
         self._mount = mount
         self._clock = clock
         self._rules = Rules(mend=settings.mend)
-        self._lock = threading.Lock()
-        # Who comes new into office looks at everything: what the one before left undone is there.
-        self._directories: dict[int, None] = {ROOT_ID: None}
-        self._topics: dict[tuple[int, str], None] = {}
-        self._gone: set[int] = set()
-        self._marks = True
+        self._pushing = ConfigPushing(cluster, commits, latest, mount, clock)
+        self._hints = Hints()
         self._passes: list[_Pass] = []
         self._due = 0.0
         self.note = ""
@@ -115,64 +93,17 @@ class Pusher:
     def hint(self, applied: Applied) -> bool:
         """Note what a commit changed; whether that may want pushing."""
         if applied.reloaded:
-            with self._lock:
-                self._directories, self._marks = {ROOT_ID: None}, True
+            self._hints.note_reload()
             return True
         if CONFIGS not in self._settings.ceiling or not armed_anywhere(applied.after, CONFIGS):
             return False
-        before = self._noted()
-        removed: set[int] = set()
-        kept: set[int] = set()
-        with self._lock:
-            for write in applied.writes:
-                if write.key == ROOT_KEY:
-                    self._directories[ROOT_ID] = None
-                elif write.key.startswith(ENTRY):
-                    self._hint_entry(applied, write, removed, kept)
-                elif write.key in _WORDS_FROM_ABOVE:
-                    self._directories[ROOT_ID] = None
-                elif write.key.startswith(ARMED):
-                    self._marks = True
-            self._gone |= removed - kept
-        return self._noted() != before or self._marks
-
-    def _noted(self) -> tuple[int, int, int]:
-        return len(self._directories), len(self._topics), len(self._gone)
-
-    def _hint_entry(
-        self, applied: Applied, write: Write, removed: set[int], kept: set[int]
-    ) -> None:
-        parent_id, is_topic, name = parse_entry_key(write.key)
-        if not is_topic:
-            if isinstance(write, Put):
-                self._hint_directory(applied, parent_id, name)
-        elif isinstance(write, Put):
-            topic = applied.after.topic(parent_id, name)
-            if topic is not None:
-                kept.add(topic.entry_id)
-                if parent_id != DELETED_ID:
-                    self._topics[parent_id, name] = None
-        else:
-            topic = applied.before.topic(parent_id, name)
-            if topic is not None:
-                removed.add(topic.entry_id)
-
-    def _hint_directory(self, applied: Applied, parent_id: int, name: str) -> None:
-        found = applied.after.container(parent_id, name)
-        if not isinstance(found, Directory) or parent_id == DELETED_ID:
-            return
-        known = applied.before.node(found.entry_id)
-        same = known is not None and known.parent_id == parent_id
-        if not same or (known is not None and known.directory.policies != found.policies):
-            self._directories[found.entry_id] = None
+        return self._hints.note(applied)
 
     def next_due(self) -> float | None:
         """When there is something to do, by the clock; None = nothing waits, or all of it does."""
         if CONFIGS not in self._settings.ceiling:
             return None
-        with self._lock:
-            waits = bool(self._directories or self._topics or self._gone or self._marks)
-        return self._due if self._passes or waits else None
+        return self._due if self._passes or self._hints else None
 
     # -- one step ------------------------------------------------------------------------------
 
@@ -184,15 +115,14 @@ class Pusher:
         """
         snapshot, mount = self._latest(), self._mount()
         if not armed_anywhere(snapshot, CONFIGS):
-            self._take_hints()
+            self._hints.take()
             return
         self.note = missing_word(snapshot, has_parent=self._settings.has_parent)
         if self.note:
             # Woken when it is known. All is looked at then.
-            self._take_hints()
+            self._hints.take()
             self._passes = []
-            with self._lock:
-                self._directories[ROOT_ID] = None
+            self._hints.note_all()
             self._due = self._clock() + _AGAIN_SECONDS
             return
         self._plan_passes(snapshot, mount)
@@ -208,7 +138,8 @@ class Pusher:
         try:
             subjects, through = self._gather(one, snapshot)
             if subjects:
-                changed = self._carry_out(one, subjects, admin)
+                places = [subject.place for subject in subjects]
+                changed = self._pushing.carry_out(one.rules, one.tally, places, admin)
         except BaseException:
             # Kafka went away, or the store: what was taken from the walk is not lost.
             one.walk = None
@@ -218,25 +149,19 @@ class Pusher:
             self._end(one)
 
     def _end(self, one: _Pass) -> None:
-        if one.unsure:
-            one.walk, one.unsure = None, False
+        if one.tally.unsure:
+            one.walk, one.tally.unsure = None, False
             self._due = max(self._due, self._clock() + _AGAIN_SECONDS)
             return
         self._passes.remove(one)
         if one.basis:
             self._commits.put((Put(BASIS, one.basis.encode()),))
         if one.mark is not None:
-            done = replace(one.mark, pending=False, made=one.made, message=one.refused)
+            done = replace(one.mark, pending=False, made=one.tally.made, message=one.tally.refused)
             self._commits.put((done.to_put(),))
 
-    def _take_hints(self) -> tuple[Sequence[int], Sequence[tuple[int, str]], set[int], bool]:
-        with self._lock:
-            found = list(self._directories), list(self._topics), self._gone, self._marks
-            self._directories, self._topics, self._gone, self._marks = {}, {}, set(), False
-        return found
-
     def _plan_passes(self, snapshot: Snapshot, mount: Path) -> None:
-        directories, topics, gone, look_at_marks = self._take_hints()
+        directories, topics, gone, look_at_marks = self._hints.take()
         if gone:
             forgotten = (Pushed().to_write(entry_id) for entry_id in sorted(gone))
             self._commits.put_all([one for one in forgotten if snapshot.fact(one.key) is not None])
@@ -276,16 +201,14 @@ class Pusher:
 
     def _below(self, directory_id: int, rules: Rules) -> _Pass:
         def walk(snapshot: Snapshot) -> Iterator[Subject]:
-            return arming.subjects(snapshot, self._mount(), _above(snapshot), directory_id)
+            return arming.subjects(
+                snapshot, self._mount(), facts.inherited_policies(snapshot), directory_id
+            )
 
         return _Pass(walk, rules)
 
     def _at(self, snapshot: Snapshot, places: Sequence[tuple[int, str]]) -> Iterator[Subject]:
-        above, mount = _above(snapshot), self._mount()
-        for place in places:
-            one = arming.subject_at(snapshot, mount, above, place)
-            if one is not None:
-                yield one
+        return subjects_at(snapshot, self._mount(), places)
 
     def _gather(self, one: _Pass, snapshot: Snapshot) -> tuple[list[Subject], bool]:
         """The next topics of a pass that Kafka has to be asked about; whether it is through."""
@@ -307,166 +230,3 @@ class Pusher:
                 if len(found) >= most:
                     return found, False
         return found, False
-
-    # -- one batch -----------------------------------------------------------------------------
-
-    def _carry_out(self, one: _Pass, subjects: Sequence[Subject], admin: KafkaAdmin) -> int:
-        """Judge these topics by what Kafka has, and ask for what follows; how many were changed."""
-        snapshot = self._latest()
-        # As they are by now: the walk may be old.
-        now = list(self._at(snapshot, [subject.place for subject in subjects]))
-        names = [subject.topic.physical_name for subject in now]
-        shown, configs = admin.describe(names), admin.configs(names)
-        judged: list[tuple[Subject, Verdict]] = []
-        writes: list[Write] = []
-        for subject in now:
-            pushed = pushed_of(snapshot, subject.topic.entry_id)
-            seen = shown.get(subject.topic.physical_name)
-            found = configs.get(subject.topic.physical_name)
-            if not _is_same(subject, seen) or found is None or isinstance(found, Refused):
-                self._cannot(one, subject, pushed, found, writes)
-                continue
-            assert isinstance(seen, Seen)  # noqa: S101 - it is the same
-            have = Found(found, seen.partitions)
-            verdict = arming.judge(subject, have, pushed, one.rules)
-            judged.append((subject, verdict))
-            if verdict.asked != pushed:
-                writes.append(verdict.asked.to_write(subject.topic.entry_id))
-        self._commits.put_all(writes)
-        asks = [pair for pair in judged if pair[1].calls]
-        outcomes = self._ask(asks, admin) if asks else {}
-        self._record(one, judged, outcomes)
-        return len(asks)
-
-    def _cannot(
-        self,
-        one: _Pass,
-        subject: Subject,
-        pushed: Pushed,
-        found: object,
-        writes: list[Write],
-    ) -> None:
-        """Kafka does not show the topic, shows another one, or does not let its configs be read."""
-        if isinstance(found, Refused):
-            one.refused = f"configs of {subject.topic.physical_name}: {found.words}"
-        if one.rules.guarded:
-            names = subject.configs.keys() | pushed.configs.keys() | {arming.PARTITIONS}
-            held = replace(pushed, held=frozenset(names))
-            if held != pushed:
-                writes.append(held.to_write(subject.topic.entry_id))
-
-    def _ask(
-        self, asks: Sequence[tuple[Subject, Verdict]], admin: KafkaAdmin
-    ) -> dict[str, Outcome]:
-        """Make the calls; the outcome of each topic. One whose id is not the one that was compared
-        any more is left out.
-        """
-        names = [subject.topic.physical_name for subject, _ in asks]
-        # What was committed since may have taken long: the ids are compared right before.
-        shown = admin.describe(names)
-        looked_at = self._clock()
-
-        def still() -> None:
-            self._commits.check()
-            if self._clock() - looked_at > _LOOK_SECONDS:
-                raise _LookedTooLongAgo
-
-        same = [pair for pair in asks if _is_same(pair[0], shown.get(pair[0].topic.physical_name))]
-        changes = [
-            Alteration(subject.topic.physical_name, verdict.alterations)
-            for subject, verdict in same
-            if verdict.alterations
-        ]
-        grown = {
-            subject.topic.physical_name: verdict.grows_to
-            for subject, verdict in same
-            if verdict.grows_to
-        }
-        outcomes: dict[str, Outcome] = {}
-        try:
-            if changes:
-                outcomes.update(admin.alter(changes, still))
-            if grown:
-                for name, outcome in admin.grow(grown, still).items():
-                    if isinstance(outcomes.get(name, Done()), Done):
-                        outcomes[name] = outcome
-        except _LookedTooLongAgo:
-            _log.warning("%s: %d topics are looked at again", self._cluster, len(same))
-            # Whichever were changed, it is found out by looking.
-            return dict.fromkeys(names, Unknown("looked at too long ago"))
-        return outcomes
-
-    def _record(
-        self,
-        one: _Pass,
-        judged: Sequence[tuple[Subject, Verdict]],
-        outcomes: dict[str, Outcome],
-    ) -> None:
-        writes: list[Write] = []
-        news: list[TopicNews] = []
-        for subject, verdict in judged:
-            name, entry_id = subject.topic.physical_name, subject.topic.entry_id
-            if not verdict.calls:
-                news += _news(subject, verdict)
-                continue
-            match outcomes.get(name, Unknown("no outcome")):
-                case Done() | AlreadySo():
-                    one.made += len(verdict.calls)
-                    news += _news(subject, verdict)
-                    if verdict.done != verdict.asked:
-                        writes.append(verdict.done.to_write(entry_id))
-                    _log.info("%s: %s", self._cluster, _told(verdict))
-                case Refused(words):
-                    one.refused = f"{name}: {words}"
-                    _log.warning("%s: %s refused: %s", self._cluster, name, words)
-                    kept = replace(
-                        verdict.asked,
-                        refused=words,
-                        refused_calls=arming.calls_hash(verdict.calls),
-                    )
-                    writes.append(kept.to_write(entry_id))
-                case Unknown(words):
-                    one.unsure = True
-                    _log.warning("%s: %s: %s; it is tried again", self._cluster, name, words)
-                case other:
-                    assert_never(other)
-        self._commits.record(news)
-        self._commits.put_all(writes)
-
-
-class _LookedTooLongAgo(Exception):
-    """The ids that were compared may not be those of now."""
-
-
-def _above(snapshot: Snapshot) -> list[Policies]:
-    """What the ancestors above the mount set, but for what they let kdir do: that was not planned
-    with this cluster's Kafka.
-    """
-    return facts.inherited_policies(snapshot)
-
-
-def _is_same(subject: Subject, seen: Seen | Refused | None) -> bool:
-    topic_id = subject.topic.topic_id
-    return isinstance(seen, Seen) and bool(seen.partitions and topic_id) and (
-        seen.topic_id == topic_id
-    )  # fmt: skip
-
-
-def _news(subject: Subject, verdict: Verdict) -> list[TopicNews]:
-    topic = subject.topic
-    after = replace(topic, observed_config=verdict.configs)
-    if verdict.partitions > topic.partitions:
-        after = replace(after, partitions=verdict.partitions)
-    news = config_news(Recorded(subject.path, topic), verdict.configs)
-    if after.partitions == topic.partitions:
-        return [] if news is None else [news]
-    known = news or TopicNews(path=subject.path, entry_id=topic.entry_id)
-    drift = len(differences(after))
-    return [replace(known, partitions=after.partitions, drift_count=drift)]
-
-
-def _told(verdict: Verdict) -> str:
-    first = verdict.calls[0]
-    more = f" and {len(verdict.calls) - 1} more" if len(verdict.calls) > 1 else ""
-    after = "(default)" if first.after is None else first.after
-    return f"{first.operation} {first.resource} {first.key} → {after}{more}"

@@ -1,0 +1,244 @@
+"""One batch of config pushes: what Kafka has, what follows, the calls, and what came of them.
+
+What is asked is on record before it is asked, so that every step may be the last one of a process
+(as in ``provision.py``). Refuses to decide what is asked (``arming.py``), which topics' turn it is
+(``pushing.py``), and to touch a topic whose id is not the one on record.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+from directory.federation import facts
+from directory.kafka import arming
+from directory.kafka.arming import Found, Rules, Subject, Verdict
+from directory.kafka.commits import TopicCommits
+from directory.kafka.compare import Recorded, config_news, differences
+from directory.kafka.contract import (
+    AlreadySo,
+    Alteration,
+    Done,
+    KafkaAdmin,
+    Outcome,
+    Refused,
+    Seen,
+    Unknown,
+)
+from directory.kafka.pushed import Pushed, pushed_of
+from directory.namespace.command import TopicNews
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Write
+from resolver.path import Path
+
+__all__ = ["ConfigPushing", "Tally", "subjects_at"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 2.0
+"""Kafka changes by name: no longer after its id was compared may a topic be changed."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of the calls so far."""
+
+    made: int = 0
+    unsure: bool = False
+    """Of some nothing could be said: they have to be looked at again."""
+    refused: str = ""
+    """Kafka's words to one of them."""
+
+
+def subjects_at(
+    snapshot: Snapshot, mount: Path, places: Sequence[tuple[int, str]]
+) -> Iterator[Subject]:
+    """Those of the topics at these places that are armed."""
+    above = facts.inherited_policies(snapshot)
+    for place in places:
+        one = arming.subject_at(snapshot, mount, above, place)
+        if one is not None:
+            yield one
+
+
+class ConfigPushing:
+    """For one leader, in its thread. The arguments are those of ``Pusher``."""
+
+    def __init__(
+        self,
+        cluster: str,
+        commits: TopicCommits,
+        latest: Callable[[], Snapshot],
+        mount: Callable[[], Path],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._commits = commits
+        self._latest = latest
+        self._mount = mount
+        self._clock = clock
+
+    def carry_out(
+        self, rules: Rules, tally: Tally, places: Sequence[tuple[int, str]], admin: KafkaAdmin
+    ) -> int:
+        """Judge the topics at these places by what Kafka has, and ask for what follows; how many
+        were changed.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+        """
+        snapshot = self._latest()
+        # As they are by now: the walk may be old.
+        now = list(subjects_at(snapshot, self._mount(), places))
+        names = [subject.topic.physical_name for subject in now]
+        shown, configs = admin.describe(names), admin.configs(names)
+        judged: list[tuple[Subject, Verdict]] = []
+        writes: list[Write] = []
+        for subject in now:
+            pushed = pushed_of(snapshot, subject.topic.entry_id)
+            seen = shown.get(subject.topic.physical_name)
+            found = configs.get(subject.topic.physical_name)
+            if not _is_same(subject, seen) or found is None or isinstance(found, Refused):
+                self._cannot(rules, tally, subject, pushed, found, writes)
+                continue
+            assert isinstance(seen, Seen)  # noqa: S101 - it is the same
+            have = Found(found, seen.partitions)
+            verdict = arming.judge(subject, have, pushed, rules)
+            judged.append((subject, verdict))
+            if verdict.asked != pushed:
+                writes.append(verdict.asked.to_write(subject.topic.entry_id))
+        self._commits.put_all(writes)
+        asks = [pair for pair in judged if pair[1].calls]
+        outcomes = self._ask(asks, admin) if asks else {}
+        self._record(tally, judged, outcomes)
+        return len(asks)
+
+    def _cannot(
+        self,
+        rules: Rules,
+        tally: Tally,
+        subject: Subject,
+        pushed: Pushed,
+        found: object,
+        writes: list[Write],
+    ) -> None:
+        """Kafka does not show the topic, shows another one, or does not let its configs be read."""
+        if isinstance(found, Refused):
+            tally.refused = f"configs of {subject.topic.physical_name}: {found.words}"
+        if rules.guarded:
+            names = subject.configs.keys() | pushed.configs.keys() | {arming.PARTITIONS}
+            held = replace(pushed, held=frozenset(names))
+            if held != pushed:
+                writes.append(held.to_write(subject.topic.entry_id))
+
+    def _ask(
+        self, asks: Sequence[tuple[Subject, Verdict]], admin: KafkaAdmin
+    ) -> dict[str, Outcome]:
+        """Make the calls; the outcome of each topic. One whose id is not the one that was compared
+        any more is left out.
+        """
+        names = [subject.topic.physical_name for subject, _ in asks]
+        # What was committed since may have taken long: the ids are compared right before.
+        shown = admin.describe(names)
+        looked_at = self._clock()
+
+        def still() -> None:
+            self._commits.check()
+            if self._clock() - looked_at > _LOOK_SECONDS:
+                raise _LookedTooLongAgo
+
+        same = [pair for pair in asks if _is_same(pair[0], shown.get(pair[0].topic.physical_name))]
+        changes = [
+            Alteration(subject.topic.physical_name, verdict.alterations)
+            for subject, verdict in same
+            if verdict.alterations
+        ]
+        grown = {
+            subject.topic.physical_name: verdict.grows_to
+            for subject, verdict in same
+            if verdict.grows_to
+        }
+        outcomes: dict[str, Outcome] = {}
+        try:
+            if changes:
+                outcomes.update(admin.alter(changes, still))
+            if grown:
+                for name, outcome in admin.grow(grown, still).items():
+                    if isinstance(outcomes.get(name, Done()), Done):
+                        outcomes[name] = outcome
+        except _LookedTooLongAgo:
+            _log.warning("%s: %d topics are looked at again", self._cluster, len(same))
+            # Whichever were changed, it is found out by looking.
+            return dict.fromkeys(names, Unknown("looked at too long ago"))
+        return outcomes
+
+    def _record(
+        self,
+        tally: Tally,
+        judged: Sequence[tuple[Subject, Verdict]],
+        outcomes: dict[str, Outcome],
+    ) -> None:
+        writes: list[Write] = []
+        news: list[TopicNews] = []
+        for subject, verdict in judged:
+            name, entry_id = subject.topic.physical_name, subject.topic.entry_id
+            if not verdict.calls:
+                news += _news(subject, verdict)
+                continue
+            match outcomes.get(name, Unknown("no outcome")):
+                case Done() | AlreadySo():
+                    tally.made += len(verdict.calls)
+                    news += _news(subject, verdict)
+                    if verdict.done != verdict.asked:
+                        writes.append(verdict.done.to_write(entry_id))
+                    _log.info("%s: %s", self._cluster, _told(verdict))
+                case Refused(words):
+                    tally.refused = f"{name}: {words}"
+                    _log.warning("%s: %s refused: %s", self._cluster, name, words)
+                    kept = replace(
+                        verdict.asked,
+                        refused=words,
+                        refused_calls=arming.calls_hash(verdict.calls),
+                    )
+                    writes.append(kept.to_write(entry_id))
+                case Unknown(words):
+                    tally.unsure = True
+                    _log.warning("%s: %s: %s; it is tried again", self._cluster, name, words)
+                case other:
+                    assert_never(other)
+        self._commits.record(news)
+        self._commits.put_all(writes)
+
+
+class _LookedTooLongAgo(Exception):
+    """The ids that were compared may not be those of now."""
+
+
+def _is_same(subject: Subject, seen: Seen | Refused | None) -> bool:
+    topic_id = subject.topic.topic_id
+    return isinstance(seen, Seen) and bool(seen.partitions and topic_id) and (
+        seen.topic_id == topic_id
+    )  # fmt: skip
+
+
+def _news(subject: Subject, verdict: Verdict) -> list[TopicNews]:
+    topic = subject.topic
+    after = replace(topic, observed_config=verdict.configs)
+    if verdict.partitions > topic.partitions:
+        after = replace(after, partitions=verdict.partitions)
+    news = config_news(Recorded(subject.path, topic), verdict.configs)
+    if after.partitions == topic.partitions:
+        return [] if news is None else [news]
+    known = news or TopicNews(path=subject.path, entry_id=topic.entry_id)
+    drift = len(differences(after))
+    return [replace(known, partitions=after.partitions, drift_count=drift)]
+
+
+def _told(verdict: Verdict) -> str:
+    first = verdict.calls[0]
+    more = f" and {len(verdict.calls) - 1} more" if len(verdict.calls) > 1 else ""
+    after = "(default)" if first.after is None else first.after
+    return f"{first.operation} {first.resource} {first.key} → {after}{more}"
