@@ -18,14 +18,15 @@ from typing import Self
 from deploy.local import cache, maven
 from deploy.local.cache import ServerUnavailable
 from deploy.local.java import java
+from deploy.local.kafka_users import AUTHORIZER, BrokerUsers
 from deploy.local.ports import LOOPBACK, free_port, listening
 from deploy.local.process import LocalProcess, StartFailed
 
 VERSION = "4.1.1"
 POM = Path(__file__).parent / "kafka" / "pom.xml"
 _START_SECONDS = 60
+_CONTROLLER = "CONTROLLER"
 _JVM = ("-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
-_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 def fetch() -> Path:
@@ -70,12 +71,14 @@ class KafkaBroker:
         port: what clients connect to; None: a free one.
         cluster_id: Kafka's own id of the cluster; None: a new one.
         properties: server.properties on top of the defaults (see `AUTHORIZER`).
+        users: who may come in, by SASL or TLS, and what Kafka's authorizer is told; None: everybody
+            does, in the clear and without a name.
         detached: whether the broker outlives this process (see `process.stop_recorded`).
     """
 
     # What turns Kafka's own ACLs on; our plaintext clients are User:ANONYMOUS, and pass.
     AUTHORIZER: Mapping[str, str] = {
-        "authorizer.class.name": _AUTHORIZER,
+        "authorizer.class.name": AUTHORIZER,
         "super.users": "User:ANONYMOUS",
     }
 
@@ -88,6 +91,7 @@ class KafkaBroker:
         port: int | None = None,
         cluster_id: str | None = None,
         properties: Mapping[str, str] | None = None,
+        users: BrokerUsers | None = None,
         detached: bool = False,
     ) -> None:
         self._libs = installed()
@@ -101,6 +105,7 @@ class KafkaBroker:
         self.port = self._given_port or free_port()
         self.cluster_id = cluster_id or known.get("kdir.cluster.id") or _new_cluster_id()
         self._properties = dict(properties or {})
+        self._users = users
         self._process = LocalProcess(
             self._java("-Xmx384m", "-Xms128m", "kafka.Kafka", str(self._settings)),
             self.directory / "broker.log",
@@ -111,6 +116,17 @@ class KafkaBroker:
     def bootstrap(self) -> str:
         """What a Kafka client calls bootstrap.servers."""
         return f"{self.host}:{self.port}"
+
+    def client(self, user: str = "") -> dict[str, str]:
+        """librdkafka's properties of a client, one of ``users``; by default the first super user.
+
+        Raises:
+            KeyError: there is no such user.
+        """
+        settings = {"bootstrap.servers": self.bootstrap}
+        if self._users is not None:
+            settings |= self._users.client(user or self._users.admin)
+        return settings
 
     @property
     def log(self) -> Path:
@@ -205,10 +221,15 @@ class KafkaBroker:
     def _prepare(self) -> None:
         """Write the settings; format the data folder the first time."""
         data = self.directory / "data"
-        settings = _DEFAULTS | _listeners(self.port, free_port()) | {"log.dirs": str(data)}
-        settings |= self._properties
+        settings = _DEFAULTS | {"log.dirs": str(data)}
+        protocol = "PLAINTEXT"
+        if self._users is not None:
+            protocol = self._users.protocol
+            settings |= self._users.properties([protocol, _CONTROLLER])
+        settings |= _listeners(protocol, self.port, free_port()) | self._properties
         # Not Kafka's: what a later KafkaBroker on this folder goes on with. Kafka ignores them.
         settings |= {"kdir.port": str(self.port), "kdir.cluster.id": self.cluster_id}
+        self._settings.touch(mode=0o600)  # passwords may stand in it
         self._settings.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         if (data / "meta.properties").exists():
             return
@@ -228,7 +249,7 @@ class KafkaBroker:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        client = AdminClient({**self.client(), "log_level": 0})
         try:
             metadata = client.list_topics(timeout=2)
         except KafkaException:
@@ -260,13 +281,16 @@ _DEFAULTS = {
 }
 
 
-def _listeners(port: int, controller_port: int) -> dict[str, str]:
+def _listeners(protocol: str, port: int, controller_port: int) -> dict[str, str]:
+    """The clients' listener, called as its protocol, and the controller's, of the same."""
+    controller = f"{LOOPBACK}:{controller_port}"
     return {
-        "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
-        "controller.listener.names": "CONTROLLER",
-        "controller.quorum.voters": f"1@{LOOPBACK}:{controller_port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": f"{protocol}://{LOOPBACK}:{port},{_CONTROLLER}://{controller}",
+        "advertised.listeners": f"{protocol}://{LOOPBACK}:{port}",
+        "controller.listener.names": _CONTROLLER,
+        "controller.quorum.voters": f"1@{controller}",
+        "listener.security.protocol.map": f"{protocol}:{protocol},{_CONTROLLER}:{protocol}",
+        "security.inter.broker.protocol": protocol,
     }
 
 
