@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Final
 
 from directory.kafka import walk
@@ -28,9 +27,9 @@ from directory.kafka.facts import KafkaFacts
 from directory.kafka.inheritance import missing_word
 from directory.kafka.operations import Adopting, Operations
 from directory.kafka.provision import Provisioner, Settling
-from directory.kafka.pushed import topics_attended
 from directory.kafka.pushing import Pusher
 from directory.kafka.settings import KafkaSettings, KafkaStatus
+from directory.kafka.status import counted_in, told_by_leader
 from directory.kafka.sweeper import Sweeper
 from directory.kafka.term import Health, Term
 from directory.kafka.worklist import Work
@@ -379,41 +378,9 @@ class Reconciler:
             snapshot = self._replica.snapshot
         except NotReady as reason:
             return KafkaStatus(message=reason.message, ceiling=ceiling)
-        held, census, term, health = (
-            KafkaFacts.of(snapshot),
-            self._census.of(snapshot),
-            self._term,
-            self._health,
-        )
-        waiting, contested = topics_attended(snapshot)
-        counted = KafkaStatus(
-            pinned_cluster_id=held.pinned,
-            message="this server is not the elected reconciler: another one knows",
-            ceiling=ceiling,
-            stopped=held.stop.text if held.stop is not None else "",
-            pending_count=census.pending,
-            missing_count=census.missing,
-            drift_count=census.drifting,
-            waiting_count=waiting,
-            contested_count=contested,
-        )
-        if term is None:
-            return counted
-        since = datetime.fromtimestamp(health.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return replace(
-            counted,
-            leader=True,
-            reachable=health.reachable,
-            seen_cluster_id=health.seen_id,
-            message=(
-                term.sweeper.note or term.pusher.note
-                if health.reachable
-                else f"since {since}: {health.words}"
-            ),
-            last_sweep_seconds=(
-                None if health.swept_at is None else self._clock() - health.swept_at
-            ),
-        )
+        term, health = self._term, self._health
+        counted = counted_in(snapshot, self._census.of(snapshot), ceiling)
+        return counted if term is None else told_by_leader(counted, term, health, self._clock())
 
     def waiting_count(self) -> int:
         """How much waits to be made in Kafka or looked at; 0 where another server is elected."""
