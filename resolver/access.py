@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checked",
+    "any_request",
     "check_request",
     "checked",
     "grants_of",
@@ -142,6 +143,23 @@ def check_request(  # noqa: PLR0913 - as Resolver.check has them
         kind=entry_kind,
         explain=explain,
         token=token,
+    )
+
+
+def any_request(
+    principal: str, operation: str, resource: str, *, host: str
+) -> access_pb2.AuthorizeAnyRequest:
+    """The question whether there is any such resource (KIP-679).
+
+    Raises:
+        InvalidArgument: an operation or a kind is none.
+    """
+    from kdir.v1 import access_pb2
+
+    number: Any = operation_of(operation)
+    kind: Any = resource_of(resource)
+    return access_pb2.AuthorizeAnyRequest(
+        principal=principal_of(principal), host=host, operation=number, resource_kind=kind
     )
 
 

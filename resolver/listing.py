@@ -16,12 +16,13 @@ from kdir.v1 import directory_pb2
 from resolver import errors
 from resolver.errors import KdirError
 from resolver.glob import Glob
-from resolver.lookups import Lookups, Wanted, absent_error
+from resolver.lookups import Lookups, absent_error
 from resolver.outcome import Answer, Failed, Found, NotThere, Sender, Split
 from resolver.owner import Owners
 from resolver.path import Path
 from resolver.resolution import Rules
 from resolver.transport import method
+from resolver.wanted import Wanted
 
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2, policies_pb2, resolve_pb2

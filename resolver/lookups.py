@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, Protocol
 
 from resolver import errors
 from resolver.cache import Cache, Followed, Kept
@@ -21,11 +21,9 @@ from resolver.path import Path
 from resolver.resolution import Resolution, Rules
 from resolver.token import Token
 from resolver.walker import Question, Walker
+from resolver.wanted import Wanted
 
-if TYPE_CHECKING:
-    from resolver.following import Following
-
-__all__ = ["Lookups", "Wanted"]
+__all__ = ["Freshness", "Lookups"]
 
 _STALE_RETRY_SECONDS: Final = 2.0
 """A stale answer is given without asking anew for so long: an outage must not cost each caller its
@@ -34,19 +32,14 @@ _MOST_WRITTEN: Final = 32
 """Clusters whose last write is remembered: servers refuse a token of more than 64."""
 
 
-class Wanted(NamedTuple):
-    """What is asked for besides the path."""
+class Freshness(Protocol):
+    """Keeps answers fresh by their clusters' changes."""
 
-    prefer: int = 0
-    no_follow: bool = False
-    for_writes: bool = False
+    def of(self, end: Found | NotThere, since: float) -> Followed | None:
+        """What keeps this answer fresh; None = nothing, for now."""
 
-    def key(self, path: str) -> Hashable:
-        """Under which the answer is kept: the bare path in the common case."""
-        return path if self == _PLAIN else (path, self)
-
-
-_PLAIN: Final = Wanted()
+    def renew(self) -> None:
+        """After a fork: the threads are the parent's."""
 
 
 class _Flight:
@@ -89,8 +82,8 @@ class Lookups:
         self._walker = make_walker()
         self._flights = _Flights()
         self.session = Session()
-        self.following: Following | None = None
-        """Keeps answers fresh by their clusters' changes, if that is wished."""
+        self.freshness: Freshness | None = None
+        """Where that is wished."""
 
     @property
     def walker(self) -> Walker:
@@ -106,8 +99,8 @@ class Lookups:
             self._walker = self._make_walker()
             self._cache.renew_lock()
             self.session.renew_lock()
-            if self.following is not None:
-                self.following.renew()
+            if self.freshness is not None:
+                self.freshness.renew()
             flights = self._flights = _Flights()
         return flights
 
@@ -267,9 +260,9 @@ class Lookups:
 
     def _followed(self, end: Found | NotThere, since: float) -> Followed | None:
         # Behind a link the answer rests on more than its own cluster.
-        if self.following is None or end.links:
+        if self.freshness is None or end.links:
             return None
-        return self.following.of(end, since)
+        return self.freshness.of(end, since)
 
     def _keep(self, key: Hashable, kept: Kept, sender: Sender) -> None:
         """Remember an answer, unless a change that this client knows of has overtaken it.

@@ -16,11 +16,12 @@ from resolver import errors
 from resolver.cache import Cache
 from resolver.endpoints import Health
 from resolver.errors import KdirError
-from resolver.lookups import Lookups, Wanted
+from resolver.lookups import Lookups
 from resolver.outcome import Answer, Failed, Found, NotThere, Sender
 from resolver.path import Path
 from resolver.resolution import Rules
 from resolver.transport import Method, Transport, method
+from resolver.wanted import Wanted
 
 __all__ = ["Owner", "Owners"]
 

@@ -574,7 +574,7 @@ def test_R21_a_watched_memory_sees_a_new_mount_at_once(tmp_path: FilePath) -> No
         root = federation.start("/")
         with Resolver(root.address, watch=True, timeout_seconds=10) as client:
             fails(client, "/t/x", errors.Absent)
-            following = client._following
+            following = client._feeds.following
             assert following is not None
             eventually(lambda: following.is_following(root.cluster_id))
             child = federation.join("/t", "/")

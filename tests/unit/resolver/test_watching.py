@@ -226,7 +226,7 @@ def live() -> Iterator[Live]:
 
 
 def followed(live: Live, client: Resolver) -> None:
-    following = client._following
+    following = client._feeds.following
     assert following is not None
     eventually(lambda: following.is_following(ID))
 
@@ -236,7 +236,7 @@ def test_what_is_followed_is_warm_for_longer_than_its_lifetime(live: Live) -> No
     first = client.resolve("/a/b")
     followed(live, client)
     live.calls()
-    following = client._following
+    following = client._feeds.following
     assert following is not None
     cluster = following._clusters[ID]
     for _ in range(20):
@@ -293,7 +293,7 @@ def test_an_answer_that_a_change_has_overtaken_is_not_kept(live: Live) -> None:
     old = live.cluster._revision
     live.cluster._revision = old + 1
     live.tell(event("/a/c", old + 1))
-    following = client._following
+    following = client._feeds.following
     assert following is not None
     eventually(lambda: following._clusters[ID].followed.revision == old + 1)
     live.cluster._revision = old  # another server of the cluster, which lags
@@ -332,7 +332,7 @@ def test_R11_following_a_child_does_not_outlive_the_parents_word(live: Live) -> 
     client = live.resolver(watch=True)
     client.resolve("/a/b")
     followed(live, client)
-    following = client._following
+    following = client._feeds.following
     assert following is not None
     cluster = following._clusters[ID]
     cluster._grounds_until = live.now + 20
@@ -354,7 +354,7 @@ def test_R11_while_the_parent_is_away_its_word_still_ends(live: Live) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
     followed(live, client)
-    following = client._following
+    following = client._feeds.following
     assert following is not None
     cluster = following._clusters[ID]
     end = cluster._grounds_until = live.now + 20
@@ -377,7 +377,7 @@ def test_follow_one_cluster_on_request(live: Live) -> None:
     client.resolve("/a/b")
     live.now += 200
     live.tell()
-    following = client._following
+    following = client._feeds.following
     assert following is not None
     eventually(lambda: following._clusters[ID].followed.until > live.now)
     live.calls()
@@ -391,6 +391,6 @@ def test_a_client_that_is_closed_follows_no_more(live: Live) -> None:
     followed(live, client)
     client.close()
     live.tell()
-    following = client._following
+    following = client._feeds.following
     assert following is not None
     eventually(lambda: not following._clusters)

@@ -1,0 +1,195 @@
+"""BaseResolver: what a resolver is made of, from its keywords to its end; refuses to ask anything.
+
+One transport, one cache and one clock, and the parts that work with them; ``client.py`` has the
+verbs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from resolver import errors
+from resolver.cache import DEFAULT_ENTRIES, Cache
+from resolver.endpoints import AllowList, Health, parse_servers
+from resolver.feeds import Feeds
+from resolver.lookups import Lookups
+from resolver.owner import Owners
+from resolver.resolution import Rules
+from resolver.transport import GrpcTransport, Transport
+from resolver.walker import Positions, Walker
+from resolver.wanted import Wanted
+
+if TYPE_CHECKING:
+    from resolver.credentials import UserCredentials
+    from resolver.disk import Disk
+
+__all__ = ["BaseResolver"]
+
+DEFAULT_TIMEOUT_SECONDS: Final = 2.0
+DEFAULT_STALE_SECONDS: Final = 86_400.0
+_SAVE_SECONDS: Final = 60.0
+"""A client that is killed loses the answers of so long."""
+
+
+class BaseResolver:
+    """A resolver without verbs; a context manager."""
+
+    def __init__(  # noqa: PLR0913 - each is a keyword with a default, documented below
+        self,
+        servers: str | Sequence[str],
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        max_entries: int = DEFAULT_ENTRIES,
+        max_stale_seconds: float = DEFAULT_STALE_SECONDS,
+        recursive: bool = False,
+        ca: str | os.PathLike[str] = "",
+        cert: str | os.PathLike[str] = "",
+        key: str | os.PathLike[str] = "",
+        token: str = "",
+        token_file: str | os.PathLike[str] = "",
+        principal: str = "",
+        cache_file: str | os.PathLike[str] | None = None,
+        watch: bool = False,
+        transport: Transport | None = None,
+        health: Health | None = None,
+        allow: AllowList | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            servers: ``host:port`` of the directory servers to begin with, all alike; a list or one
+                text with commas. Any cluster's will do: the nearest are best.
+            timeout_seconds: of each verb, all its calls together, unless the call says otherwise.
+            max_entries: answers that are remembered.
+            max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
+                cannot be asked; 0 = never.
+            recursive: let the servers walk on in one's name.
+            ca: PEM file; whose certificates of servers are believed. With it TLS is spoken, to
+                every server, and each must have a certificate for the name or address it was
+                dialled by.
+            cert: PEM file: the certificate that says who one is; with ``key``.
+            key: PEM file: its private key, without a password.
+            token: a bearer token that says who one is. It is sent over TLS, or within this machine.
+            token_file: the same, read from a file, and again when that changes.
+            principal: whose memory this is: a file of another's is not read. By default it goes by
+                who one says one is.
+            cache_file: where to remember answers across restarts; one file for one set of servers
+                and one principal. Whatever is wrong with it, it is as if it were not there.
+            watch: follow the changes of the clusters that answer, so that what was resolved once is
+                given again without a call, and changes are seen as they happen.
+            transport: how to reach servers; given, it is the caller's to close.
+            health: how servers fared, for a caller who remembers it; by default nothing is known.
+            allow: which endpoints of referrals may be asked; by default all but special addresses,
+                and this machine only when all of ``servers`` are on it.
+            clock: seconds that never go back.
+
+        Raises:
+            InvalidArgument: a server is no ``host:port``, or a file cannot be used.
+        """
+        start = parse_servers(servers)
+        self.servers = tuple(str(endpoint) for endpoint in start)
+        self._timeout_seconds = timeout_seconds
+        self._recursive = recursive
+        self._clock = clock
+        self._allow = allow or AllowList.beside(start)
+        login = (os.fspath(ca), os.fspath(cert), os.fspath(key), token, os.fspath(token_file))
+        if transport is not None and any(login):
+            raise errors.InvalidArgument("transport: with one, ca, cert, key and token are its own")
+        credentials = _credentials(login) if any(login) else None
+        if credentials is not None:
+            principal = principal or credentials.fingerprint
+        self._owns_transport = transport is None
+        self._transport: Transport = (
+            transport if transport is not None else GrpcTransport(credentials)
+        )
+        self._health = health or Health(clock)
+        self._cache = Cache(clock, max_entries=max_entries, principal=principal)
+        positions = Positions()
+        self._lookups = Lookups(
+            lambda: Walker(self._transport, self._health, positions, clock),
+            self._cache,
+            self._rules,
+            clock,
+            max_stale_seconds,
+        )
+        self._owners = Owners(
+            self._lookups, self._cache, self._transport, self._health, self._rules, clock
+        )
+        self._feeds = Feeds(
+            self._lookups,
+            self._owners,
+            self._cache,
+            self._transport,
+            self._rules,
+            clock,
+            timeout_seconds,
+        )
+        self._kept = self._cache.answers.get  # bound once: a warm resolve is little else
+        self._disk: Disk | None = None
+        self._saved_at = clock()
+        if cache_file is not None:
+            from resolver.disk import Disk
+
+            self._disk = Disk(cache_file, self._cache, self.servers, clock)
+            self._disk.load()
+        if watch:
+            self._feeds.follow_all(automatic=True)
+
+    def close(self) -> None:
+        """Give back what was opened. The resolver cannot be used afterwards."""
+        self._lookups.own_process()  # what a parent process opened is the parent's to close
+        self._feeds.close()
+        self._save()
+        if self._owns_transport:
+            self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _save_now_and_then(self) -> None:
+        if self._disk is not None and self._clock() - self._saved_at > _SAVE_SECONDS:
+            self._save()
+
+    def _save(self) -> None:
+        self._saved_at = self._clock()
+        if self._disk is not None:
+            # A full disk must not end a program that could do without the file.
+            with contextlib.suppress(OSError):
+                self._disk.save()
+
+    def _seconds(self, timeout_seconds: float | None) -> float:
+        return self._timeout_seconds if timeout_seconds is None else timeout_seconds
+
+    def _deadline(self, timeout_seconds: float | None) -> float:
+        return self._clock() + self._seconds(timeout_seconds)
+
+    def _rules(self, wanted: Wanted) -> Rules:
+        return Rules(
+            start=self.servers,
+            hint=self._cache.hint,
+            refusal=self._allow.refusal,
+            choose=self._health.order,
+            recursive=self._recursive,
+            for_writes=wanted.for_writes,
+        )
+
+
+def _credentials(login: tuple[str, str, str, str, str]) -> UserCredentials:
+    from resolver.contexts import Login
+    from resolver.credentials import UserCredentials
+
+    return UserCredentials(Login(*login))
