@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resolver.cli.arguments import Arguments, UsageError
 from resolver.cli.output import Output
-from resolver.cli.parser import Arguments, UsageError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
