@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,12 +18,12 @@ from typing import Final
 from directory.federation import facts
 from directory.kafka import arming
 from directory.kafka.arming import Found, KafkaCall, Rules, Subject
-from directory.kafka.commits import WritesCommands
-from directory.kafka.contract import KafkaAdmin, Refused, Seen
+from directory.kafka.contract import Refused, Seen
+from directory.kafka.desk import Desk
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.inheritance import basis_of, missing_word
 from directory.kafka.pushed import BASIS, Mark, mark_of, pushed_of
-from directory.kafka.settings import CONFIGS, CREATE, DELETE, KafkaSettings
+from directory.kafka.settings import CONFIGS, CREATE, DELETE
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Directory, Kind, Topic
 from directory.namespace.fields import ASPECTS
@@ -79,28 +78,10 @@ class Armed:
 
 
 class Armory:
-    """For any thread. The arguments are those of ``Reconciler``."""
+    """For any thread."""
 
-    def __init__(
-        self,
-        cluster_name: str,
-        latest: Callable[[], Snapshot],
-        writer: WritesCommands,
-        mount: Callable[[], Path],
-        settings: KafkaSettings,
-        admin: Callable[[], KafkaAdmin],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self._cluster = cluster_name
-        self._latest = latest
-        self._writer = writer
-        self._mount = mount
-        self._settings = settings
-        self._open_admin = admin
-        self._clock = clock
-        self._sleep = sleep
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, tuple[KafkaCall, ...]] = OrderedDict()
 
@@ -115,7 +96,7 @@ class Armory:
             NotReady: what is inherited is not known.
             KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
         """
-        planned = self._plan(self._latest(), path, aspect)
+        planned = self._plan(self._desk.latest(), path, aspect)
         with self._lock:
             self._plans[planned.plan] = planned.calls
             while len(self._plans) > _PLANS:
@@ -139,8 +120,8 @@ class Armory:
             all that ``plan`` raises
             StoreUnavailable
         """
-        deadline = self._clock() + timeout_seconds
-        snapshot = self._latest()
+        deadline = self._desk.clock() + timeout_seconds
+        snapshot = self._desk.latest()
         entry, _ = self._found(snapshot, path)
         known = mark_of(snapshot, aspect, entry.entry_id)
         if known is not None and plan and known.plan == plan and _says(entry, aspect):
@@ -155,7 +136,7 @@ class Armory:
             plan=plan,
             calls=len(now.calls),
             pending=aspect == CONFIGS,
-            basis=basis_of(snapshot, self._mount()),
+            basis=basis_of(snapshot, self._desk.mount()),
         )
         writes: list[Write] = [mark.to_put()]
         if aspect == CONFIGS and snapshot.fact(BASIS) is None:
@@ -163,7 +144,7 @@ class Armory:
         self._commit(snapshot, path, now, mark, writes, principal, request_id, deadline)
         _log.info(
             "%s: %s armed %s at %s by plan %s, %d calls",
-            self._cluster, principal or "somebody", aspect, path, plan, mark.calls,
+            self._desk.cluster, principal or "somebody", aspect, path, plan, mark.calls,
         )  # fmt: skip
         return self._wait_for(mark, deadline)
 
@@ -180,11 +161,11 @@ class Armory:
     ) -> None:
         field = f"policies.manage.{mark.aspect}"
         kind = Kind.DIRECTORY if now.place is None else Kind.TOPIC
-        self._writer.execute(
+        self._desk.writer.execute(
             UpdateEntry(path=path, kind=kind, changes=MappingProxyType({field: True})),
             principal=principal,
             request_id=request_id,
-            timeout_seconds=max(0.1, deadline - self._clock()),
+            timeout_seconds=max(0.1, deadline - self._desk.clock()),
             extra_guards=(KeyIs(mark.key, snapshot.fact(mark.key)),),
             extra_writes=writes,
         )
@@ -205,14 +186,14 @@ class Armory:
     def _wait_for(self, mark: Mark, deadline: float) -> Armed:
         until = deadline - _ANSWER_SECONDS
         while True:
-            found = mark_of(self._latest(), mark.aspect, mark.entry_id)
+            found = mark_of(self._desk.latest(), mark.aspect, mark.entry_id)
             if found is None or found.plan != mark.plan:
                 return Armed(0, message="armed anew by another plan meanwhile")
             if not found.pending:
                 return Armed(found.made, message=found.message)
-            if self._clock() >= until:
+            if self._desk.clock() >= until:
                 return Armed(0, left=True)
-            self._sleep(_LOOK_SECONDS)
+            self._desk.sleep(_LOOK_SECONDS)
 
     # -- the plan ------------------------------------------------------------------------------
 
@@ -232,13 +213,13 @@ class Armory:
             )
         if aspect not in {CONFIGS, CREATE, DELETE}:
             raise Unimplemented(f"this version does not manage {aspect} in Kafka")
-        if aspect not in self._settings.ceiling:
+        if aspect not in self._desk.settings.ceiling:
             raise AboveCeiling(
-                f"the config of cluster {self._cluster} does not allow kdir to change {aspect} in "
-                f'Kafka; [kafka] ceiling = ["{aspect}"] would',
-                ceiling=" ".join(sorted(self._settings.ceiling)) or "observe",
+                f"the config of cluster {self._desk.cluster} does not allow kdir to change "
+                f'{aspect} in Kafka; [kafka] ceiling = ["{aspect}"] would',
+                ceiling=" ".join(sorted(self._desk.settings.ceiling)) or "observe",
             )
-        if words := missing_word(snapshot, has_parent=self._settings.has_parent):
+        if words := missing_word(snapshot, has_parent=self._desk.settings.has_parent):
             raise NotReady(words)
         held = KafkaFacts.of(snapshot)
         if held.stop is not None:
@@ -250,7 +231,7 @@ class Armory:
         self, snapshot: Snapshot, path: Path
     ) -> tuple[Directory | Topic, tuple[int, str] | None]:
         """The directory at a path, or the topic, and of a topic its place."""
-        relative = path.below(self._mount())
+        relative = path.below(self._desk.mount())
         directory_id = snapshot.find_directory(relative)
         node = None if directory_id is None else snapshot.node(directory_id)
         if node is not None:
@@ -265,7 +246,7 @@ class Armory:
     def _calls(
         self, snapshot: Snapshot, entry: Directory | Topic, place: tuple[int, str] | None
     ) -> tuple[KafkaCall, ...]:
-        mount, above = self._mount(), facts.inherited_policies(snapshot)
+        mount, above = self._desk.mount(), facts.inherited_policies(snapshot)
         assume = entry.entry_id
         subjects: list[Subject]
         if place is None:
@@ -292,7 +273,7 @@ class Armory:
         """Those topics as Kafka has them now, where it has the very ones."""
         pinned = KafkaFacts.of(snapshot).pinned
         found: dict[str, Found] = {}
-        with closing(self._open_admin()) as admin:
+        with closing(self._desk.admin()) as admin:
             seen_id = admin.cluster_id()
             if seen_id != pinned:
                 raise KafkaReplaced(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,18 +16,16 @@ from typing import Final, TypeVar
 
 from directory.kafka import adoption, facts
 from directory.kafka.adoption import Adopted
-from directory.kafka.commits import TopicCommits, WritesCommands
+from directory.kafka.commits import TopicCommits
 from directory.kafka.contract import KafkaAdmin, Refused, Survey
+from directory.kafka.desk import Desk
 from directory.kafka.facts import KafkaFacts
-from directory.kafka.settings import KafkaSettings
 from directory.large_changes import LARGE, SWEEP, LargeAdoption, adoptions, rules_to_proto
 from directory.namespace.command import Observed
 from directory.namespace.mapping import MappingRule
 from directory.namespace.removal import LARGE_CHANGES_LEVEL, level_of
-from directory.namespace.snapshot import Snapshot
-from directory.store.base import KeyIs, Limits
+from directory.store.base import KeyIs
 from resolver.errors import Absent, InvalidArgument, KafkaRefused, KafkaReplaced, VanishGuard
-from resolver.path import Path
 
 __all__ = ["Adopting", "Operations"]
 
@@ -51,32 +48,10 @@ class Adopting:
 
 
 class Operations:
-    """For any thread. The arguments are those of ``Reconciler``."""
+    """For any thread."""
 
-    def __init__(  # noqa: PLR0913 - what it is made of
-        self,
-        cluster_name: str,
-        limits: Limits,
-        latest: Callable[[], Snapshot],
-        writer: WritesCommands,
-        mount: Callable[[], Path],
-        settings: KafkaSettings,
-        admin: Callable[[], KafkaAdmin],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self._cluster = cluster_name
-        self._clock = clock
-        self._now = now
-        self._sleep = sleep
-        self._limits = limits
-        self._latest = latest
-        self._writer = writer
-        self._mount = mount
-        self._settings = settings
-        self._open_admin = admin
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
 
     def adopt(
         self,
@@ -97,9 +72,9 @@ class Operations:
         Raises:
             KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard, StoreUnavailable
         """
-        deadline = self._clock() + timeout_seconds
+        deadline = self._desk.clock() + timeout_seconds
         survey = self._ask(lambda admin: admin.survey())
-        snapshot = self._latest()
+        snapshot = self._desk.latest()
         held = KafkaFacts.of(snapshot)
         _refuse_another(held, survey.cluster_id)
         placing = tuple(rules) or held.rules
@@ -107,7 +82,7 @@ class Operations:
         if plan_only:
             return Adopting(rows)
         _refuse_when_stopped(held)
-        commits = TopicCommits(self._writer, self._limits, None, principal)
+        commits = TopicCommits(self._desk.writer, self._desk.limits, None, principal)
         keep = facts.write_rules(rules) if rules else ()
         count = sum(row.step is not None for row in rows)
         if count < LARGE or level_of(snapshot) < LARGE_CHANGES_LEVEL:
@@ -123,15 +98,15 @@ class Operations:
 
     def under_way(self) -> list[LargeAdoption]:
         """The adoptions that operators asked for and the elected server has not finished."""
-        return [one for one in adoptions(self._latest()) if one.change_id != SWEEP]
+        return [one for one in adoptions(self._desk.latest()) if one.change_id != SWEEP]
 
     def rows_of(self, change: LargeAdoption, survey: Survey) -> list[Adopted]:
         """What is left of an adoption."""
         return self._rows(change.rules, survey, remap=change.remap)
 
     def _rows(self, rules: Sequence[MappingRule], survey: Survey, *, remap: bool) -> list[Adopted]:
-        placing = self._settings.placing(tuple(rules))
-        return adoption.plan(placing, survey, self._latest(), self._mount(), remap=remap)
+        placing = self._desk.settings.placing(tuple(rules))
+        return adoption.plan(placing, survey, self._desk.latest(), self._desk.mount(), remap=remap)
 
     def _recorded(
         self, rules: Sequence[MappingRule], *, remap: bool, principal: str, count: int
@@ -140,10 +115,10 @@ class Operations:
         for one in self.under_way():
             if one.remap == remap and rules_to_proto(one.rules) == rules_to_proto(rules):
                 return one
-        now_ms = int(self._now() * 1000)
+        now_ms = int(self._desk.now() * 1000)
         return LargeAdoption(
             change_id=f"{now_ms:x}-{secrets.token_hex(4)}",
-            mount=self._mount(),
+            mount=self._desk.mount(),
             started_at_ms=now_ms,
             done=0,
             left=count,
@@ -157,9 +132,9 @@ class Operations:
         until = deadline - _ANSWER_SECONDS
         while True:
             found = next((o for o in self.under_way() if o.change_id == change.change_id), None)
-            if found is None or self._clock() >= until:
+            if found is None or self._desk.clock() >= until:
                 return found
-            self._sleep(_LOOK_SECONDS)
+            self._desk.sleep(_LOOK_SECONDS)
 
     def look_up(self, physical_name: str) -> Observed:
         """A topic as it is in Kafka now, for adopting it by path.
@@ -167,7 +142,7 @@ class Operations:
         Raises:
             Absent, KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
         """
-        held = KafkaFacts.of(self._latest())
+        held = KafkaFacts.of(self._desk.latest())
         _refuse_when_stopped(held)
 
         def look(admin: KafkaAdmin) -> Observed:
@@ -195,18 +170,18 @@ class Operations:
                 message.
             LostRace, StoreUnavailable
         """
-        snapshot = self._latest()
+        snapshot = self._desk.latest()
         held = KafkaFacts.of(snapshot)
         if held.stop is None or held.stop.text != text:
             now = f"stopped says: {held.stop.text}" if held.stop else "nothing is stopped"
             raise InvalidArgument(f"stopped: not what holds now; {now}", field="stopped")
         guard = KeyIs(facts.STOPPED, snapshot.fact(facts.STOPPED))
-        revision = self._writer.put_facts(facts.allow(held.stop), guards=(guard,))
-        _log.warning("%s: %s acknowledged: %s", self._cluster, principal or "somebody", text)
+        revision = self._desk.writer.put_facts(facts.allow(held.stop), guards=(guard,))
+        _log.warning("%s: %s acknowledged: %s", self._desk.cluster, principal or "somebody", text)
         return revision
 
     def _ask(self, question: Callable[[KafkaAdmin], _T]) -> _T:
-        with closing(self._open_admin()) as admin:
+        with closing(self._desk.admin()) as admin:
             return question(admin)
 
 

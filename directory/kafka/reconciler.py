@@ -22,6 +22,7 @@ from directory.kafka.backlog import Backlog
 from directory.kafka.census import CensusTaker
 from directory.kafka.commits import LeadershipLost, TopicCommits, WritesCommands
 from directory.kafka.contract import KafkaAdmin
+from directory.kafka.desk import Desk
 from directory.kafka.drift import Drift, drift_of
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.inheritance import missing_word
@@ -106,10 +107,9 @@ class Reconciler:
         self._open_admin = admin
         self._clock = clock
         self._now = now
-        self._operations = Operations(
-            cluster_name, store.limits, self._latest, writer, mount, settings, admin
-        )
-        self.armory = Armory(cluster_name, self._latest, writer, mount, settings, admin)
+        desk = Desk(cluster_name, store.limits, self._latest, writer, mount, settings, admin)
+        self._operations = Operations(desk)
+        self.armory = Armory(desk)
         """For the services, in any thread."""
         self._stopping = threading.Event()
         self._sleep = sleep or self._stopping.wait

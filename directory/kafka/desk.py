@@ -1,0 +1,37 @@
+"""What operators' questions to a Kafka are answered with, in any server; values, no behaviour."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from directory.kafka.commits import WritesCommands
+from directory.kafka.contract import KafkaAdmin
+from directory.kafka.settings import KafkaSettings
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Limits
+from resolver.path import Path
+
+__all__ = ["Desk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """For any thread. The first seven are those of ``Reconciler``."""
+
+    cluster: str
+    """Its name, for logs."""
+    limits: Limits
+    """The store's."""
+    latest: Callable[[], Snapshot]
+    writer: WritesCommands
+    mount: Callable[[], Path]
+    settings: KafkaSettings
+    admin: Callable[[], KafkaAdmin]
+    """Opens a connection, for one question."""
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic seconds."""
+    now: Callable[[], float] = time.time
+    """Unix seconds, for people."""
+    sleep: Callable[[float], object] = time.sleep
