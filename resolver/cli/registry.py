@@ -23,7 +23,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 """The verbs as help shows them: what for, and in which order."""
 
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "listing": ("ls", "tree", "stat"),
+    "listing": ("ls", "tree"),
+    "stating": ("stat",),
     "resolving": ("resolve", "which", "trace"),
     "following": ("watch", "history"),
     "searching": ("find", "index"),
