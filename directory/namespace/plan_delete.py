@@ -8,6 +8,7 @@ Kafka: a topic that is to go there waits as DELETING for the reconciler.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -56,14 +57,35 @@ from resolver.path import MAX_PATH_BYTES, Path
 
 __all__ = [
     "DELETED",
+    "Fate",
     "delete_entry",
     "deleted_name",
+    "fate_of",
     "finish_delete",
     "forget_retired",
     "reap_deleted",
 ]
 
 _IN_KAFKA: Final = frozenset({Provision.ACTIVE, Provision.MISSING})
+
+
+class Fate(enum.Enum):
+    """What becomes of Kafka's topic, and of its name, when the entry goes."""
+
+    DELETED = "it goes, with its data; its name is retired"
+    DETACHED = "it stays; its name is not free for as long as it does"
+    RETIRED = "none is known; should one come late, its name is retired"
+    FORGOTTEN = "Kafka refused it: nothing late can come for it"
+
+
+def fate_of(topic: Topic, *, goes_in_kafka: bool) -> Fate:
+    """What removing a topic's entry comes to in Kafka; ``goes_in_kafka``: kdir may delete there."""
+    attempted = topic.provision is Provision.PENDING and topic.provision_attempt != ""
+    if goes_in_kafka and (topic.provision in _IN_KAFKA or attempted):
+        return Fate.DELETED
+    if topic.provision is Provision.ACTIVE:
+        return Fate.DETACHED
+    return Fate.FORGOTTEN if topic.provision is Provision.FAILED else Fate.RETIRED
 
 
 def deleted_name(entry_id: int) -> str:
@@ -175,17 +197,15 @@ def _let_go(
 ) -> None:
     """A topic leaves the tree: for good, or to wait as DELETING until Kafka's topic is gone."""
     draft.take(parent_id, name, topic, record)
-    attempted = topic.provision is Provision.PENDING and topic.provision_attempt != ""
-    if goes_in_kafka and (topic.provision in _IN_KAFKA or attempted):
+    fate = fate_of(topic, goes_in_kafka=goes_in_kafka)
+    if fate is Fate.DELETED:
         waiting = replace(draft.stamped(topic), provision=Provision.DELETING)
         draft.put(DELETED_ID, deleted_name(topic.entry_id), waiting)
         return
     draft.release(topic.physical_name)
-    if topic.provision is Provision.ACTIVE:
-        # For as long as Kafka's topic is known to be left alone its name is not free anyway.
+    if fate is Fate.DETACHED:
         draft.set(detached_key(topic.physical_name), topic.topic_id)
-    elif topic.provision is not Provision.FAILED:
-        # A topic that Kafka refused was never there: nothing late can come for it.
+    elif fate is Fate.RETIRED:
         draft.retire(topic.physical_name)
 
 

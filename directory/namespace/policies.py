@@ -11,7 +11,7 @@ from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from directory.namespace.entry import NO_POLICIES, Directory, Policies, Stamp
+from directory.namespace.entry import NO_POLICIES, Policies, Stamp
 
 if TYPE_CHECKING:
     from directory.namespace.snapshot import Snapshot
@@ -29,7 +29,6 @@ __all__ = [
     "set_fields",
     "settled",
     "stamped",
-    "topics_that_inherit",
 ]
 
 _FIELDS: Final = tuple(one.name for one in fields(Policies) if one.name != "stamps")
@@ -161,28 +160,6 @@ def path_levels(snapshot: Snapshot, mount: Path, directory_id: int) -> list[Leve
         node = snapshot.node(node.parent_id) if node.parent_id else None
     levels.reverse()
     return levels
-
-
-def topics_that_inherit(snapshot: Snapshot, directory_id: int, names: frozenset[str]) -> int:
-    """How many topics below a directory, within the cluster, take one of these fields from it: no
-    nearer level sets it. ``names`` are as in ``set_fields``.
-    """
-    codec, count = snapshot.codec, 0
-    waiting = [(directory_id, names)]
-    while waiting:
-        at, open_names = waiting.pop()
-        node = snapshot.node(at)
-        if node is None:
-            continue
-        for record in node.topics.values():
-            own = codec.policies(record)
-            count += own is NO_POLICIES or not open_names <= set_fields(own).keys()
-        for container in node.containers.values():
-            if isinstance(container, Directory):
-                left = open_names - set_fields(container.policies).keys()
-                if left:
-                    waiting.append((container.entry_id, left))
-    return count
 
 
 def levels_of(snapshot: Snapshot, directory_id: int) -> list[Policies]:

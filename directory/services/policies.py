@@ -14,8 +14,10 @@ from directory.federation import facts
 from directory.federation.federation import unix_ms
 from directory.kafka.inheritance import missing_word
 from directory.kafka.pushed import attention
+from directory.namespace.budget import Budget
 from directory.namespace.entry import Directory, Kind, Policies, Stamp, Topic
 from directory.namespace.fields import apply_changes
+from directory.namespace.inheriting import inheriting
 from directory.namespace.lookup import (
     DirectoryAt,
     LinkAt,
@@ -31,7 +33,6 @@ from directory.namespace.policies import (
     explain,
     path_levels,
     set_fields,
-    topics_that_inherit,
 )
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.topic_configs import same_value
@@ -136,7 +137,7 @@ class PolicyService(Service):
             changes = policy_changes(request.what_if_mask.paths, request.what_if)
             changed = apply_changes(entry, changes)
             assert isinstance(changed, Directory | Topic)  # noqa: S101 - the kind stays
-            response.topics_changed = _topics_changed(snapshot, node, entry, changed.policies)
+            response.topics_changed = _topics_changed(snapshot, node, entry, changed.policies, call)
             own = replace(changed.policies, stamps=_kept(changed.policies, entry.policies))
         levels = facts.inherited_origins(snapshot)
         levels += path_levels(snapshot, cluster.mount, node.entry_id)
@@ -189,7 +190,7 @@ def _kept(after: Policies, before: Policies) -> Mapping[str, Stamp]:
 
 
 def _topics_changed(
-    snapshot: Snapshot, node: Node, entry: Directory | Topic, after: Policies
+    snapshot: Snapshot, node: Node, entry: Directory | Topic, after: Policies, call: Call
 ) -> int:
     old, now = set_fields(entry.policies), set_fields(after)
     changed = {
@@ -201,7 +202,12 @@ def _topics_changed(
         return 0
     if isinstance(entry, Topic):
         return 1
-    return topics_that_inherit(snapshot, node.entry_id, frozenset(changed))
+
+    def go_on() -> bool:
+        call.check()
+        return True
+
+    return inheriting(snapshot, node.entry_id, frozenset(changed), Budget(go_on)).topics
 
 
 def _observed(topic: Topic) -> Mapping[str, str]:

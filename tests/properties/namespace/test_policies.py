@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from directory.namespace.command import CreateDirectory, CreateTopic
 from directory.namespace.entry import ROOT_ID, Policies
+from directory.namespace.inheriting import inheriting
 from directory.namespace.policies import (
     Level,
     effective,
     explain,
     set_fields,
-    topics_that_inherit,
 )
 from tests.trees import Cluster, path
 
@@ -67,8 +67,8 @@ def test_topics_that_inherit_are_counted(
         own = [topics[text], *(directories.get(one, Policies()) for one in above)]
         return not any(field in set_fields(one) for one in own)
 
-    counted = topics_that_inherit(cluster.snapshot, ROOT_ID, frozenset({field}))
-    assert counted == sum(map(inherits, topics))
+    counted = inheriting(cluster.snapshot, ROOT_ID, frozenset({field}))
+    assert counted.topics == counted.by_field[field] == sum(map(inherits, topics))
 
 
 def _roomy(policies: Policies) -> Policies:

@@ -1,0 +1,31 @@
+"""Budget: how long a look at many entries may go on; refuses to know what time it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["Budget"]
+
+_SLICE: Final = 1_000
+"""After so many entries it is asked whether there is time left."""
+
+
+class Budget:
+    """Spent by one look at many entries, in one thread. Once it is over it stays so."""
+
+    __slots__ = ("_go_on", "_left", "is_over")
+
+    def __init__(self, go_on: Callable[[], bool] = lambda: True) -> None:
+        self._go_on: Final = go_on
+        self._left = _SLICE
+        self.is_over = False
+        """Something was not looked at: what was counted is the least that there is."""
+
+    def spend(self, entries: int = 1) -> bool:
+        """Whether so many more may be looked at."""
+        self._left -= entries
+        if self._left <= 0 and not self.is_over:
+            self._left = _SLICE
+            self.is_over = not self._go_on()
+        return not self.is_over

@@ -1,0 +1,79 @@
+"""Who inherits: how many topics, and mounted clusters, take a policy from an entry above them,
+since no nearer level sets it; refuses to say what the policy is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from directory.namespace.budget import Budget
+from directory.namespace.entry import NO_POLICIES, Directory, Mount
+from directory.namespace.policies import set_fields
+from directory.namespace.snapshot import Snapshot
+
+__all__ = ["Inheriting", "inheriting"]
+
+
+@dataclass(slots=True)
+class Inheriting:
+    """How many inherit; fields are named as in ``set_fields``."""
+
+    topics: int = 0
+    """Those that take at least one of the fields."""
+    by_field: Counter[str] = field(default_factory=Counter)
+    """Topics, by field."""
+    clusters: Counter[str] = field(default_factory=Counter)
+    """Mounts, by field: what their clusters say themselves is not known here."""
+
+
+def inheriting(
+    snapshot: Snapshot, directory_id: int, names: frozenset[str], budget: Budget | None = None
+) -> Inheriting:
+    """Of what lies below a directory, within the cluster. Costs by the topics there: when the
+    budget is over, it is the least that there are.
+    """
+    budget = budget or Budget()
+    found = Inheriting()
+    waiting = [(directory_id, names)]
+    while waiting:
+        at, open_names = waiting.pop()
+        node = snapshot.node(at)
+        if node is None:
+            continue
+        _topics(snapshot, node.topics.values(), open_names, found, budget)
+        for container in node.containers.values():
+            if not budget.spend():
+                return found
+            if isinstance(container, Mount):
+                found.clusters.update(open_names)
+            elif isinstance(container, Directory):
+                left = open_names - set_fields(container.policies).keys()
+                if left:
+                    waiting.append((container.entry_id, left))
+    return found
+
+
+def _topics(
+    snapshot: Snapshot,
+    records: Iterable[bytes],
+    names: frozenset[str],
+    found: Inheriting,
+    budget: Budget,
+) -> None:
+    policies = snapshot.codec.policies
+    plain = 0
+    for record in records:
+        if not budget.spend():
+            break
+        own = policies(record)
+        if own is NO_POLICIES:
+            plain += 1
+            continue
+        left = names - set_fields(own).keys()
+        found.topics += bool(left)
+        found.by_field.update(left)
+    found.topics += plain
+    for name in names:
+        found.by_field[name] += plain
