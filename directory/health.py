@@ -9,13 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from directory.authorization.decision import Mode
+from directory.federation import facts
 from directory.store.replica import ReplicaState
 from resolver.errors import NotReady
 
 if TYPE_CHECKING:
     from directory.cluster import Cluster
 
-__all__ = ["Health", "State", "health_of", "healths_of", "is_ready"]
+__all__ = ["Health", "State", "health_of", "healths_of", "is_ready", "is_told"]
 
 
 class State(enum.StrEnum):
@@ -33,6 +35,10 @@ class State(enum.StrEnum):
     """The store is away; what was last seen is answered with its age, up to a limit."""
     UNMOUNTED = "unmounted"
     """Its parent says that no mount names it; it answers that."""
+    UNTOLD = "untold"
+    """What the directories above hand down was never said, or cannot be read: nobody knows who may
+    do what, so all but super users are told to come later.
+    """
     SERVING = "serving"
     """It follows the store."""
 
@@ -78,7 +84,21 @@ def health_of(cluster: Cluster) -> Health:
         unmounted = bool(cluster.federation.view().position.unmounted)
     except NotReady:
         return Health(name, State.LOADING, ready=False)
-    return Health(name, State.UNMOUNTED if unmounted else State.SERVING, ready=True)
+    if unmounted:
+        return Health(name, State.UNMOUNTED, ready=True)
+    if not is_told(cluster):
+        return Health(name, State.UNTOLD, ready=False)
+    return Health(name, State.SERVING, ready=True)
+
+
+def is_told(cluster: Cluster) -> bool:
+    """Whether it is known what holds above the mount of a cluster that is loaded. One that is open
+    need not have been told, yet: it lets in whom nobody has denied so far.
+    """
+    snapshot, config = cluster.replica.snapshot, cluster.config
+    if facts.is_told(snapshot):
+        return not facts.is_spoiled(snapshot)
+    return not config.parent or config.access is Mode.OPEN
 
 
 def healths_of(names: Iterable[str], clusters: Iterable[Cluster]) -> list[Health]:

@@ -54,7 +54,7 @@ class Access:
     """None: the grants were never loaded, which is not the same as that there are none."""
     inherited: tuple[Level, ...] | None = ()
     """From the root down to right above the mount. None: there is a parent, and what it hands down
-    never came.
+    never came, or cannot be read.
     """
     mode: Mode = Mode.ENFORCE
     super_users: frozenset[str] = frozenset()
@@ -146,7 +146,8 @@ class Access:
         """What is inherited."""
         if self.inherited is None:
             raise NotReady(
-                f"the grants that hold above {self.mount} never came from the parent",
+                f"the grants that hold above {self.mount} are not known: no parent has said them, "
+                f"or what it said cannot be read",
                 mount=self.mount,
             )
         return self.inherited

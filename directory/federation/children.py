@@ -17,7 +17,7 @@ from kdir.v1 import federation_pb2
 
 from directory.authorization.rules import NO_RULES
 from directory.authorization.tree import Place
-from directory.federation import facts
+from directory.federation import child_facts, facts
 from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.namespace.entry import NO_POLICIES, Mount
@@ -187,8 +187,8 @@ class Children:
             before.ended = True
             before.news.set()
         self._federation.heard(hello.cluster_id, hello.topic_count, linked=True)
-        link = facts.link_write(hello.cluster_id, self._server_id, hello.topic_count)
-        self._keep((link, *facts.child_writes(self._replica.snapshot, hello, unix_ms())))
+        link = child_facts.link_write(hello.cluster_id, self._server_id, hello.topic_count)
+        self._keep((link, *child_facts.child_writes(self._replica.snapshot, hello, unix_ms())))
         session.link = link
         self._federation.changed()
 
@@ -261,7 +261,8 @@ class Children:
     def _knows_what_is_above(self) -> bool:
         """Whether what is handed down is all of it: not loaded is not nothing (RELIABILITY A3)."""
         above = self._federation.parent_endpoints
-        return not above or facts.inherited_access(self._replica.snapshot) is not None
+        snapshot = self._replica.snapshot
+        return facts.is_known(snapshot) if above else not facts.is_spoiled(snapshot)
 
     def _inherited(self, mount_path: Path) -> federation_pb2.Inherited:
         snapshot = self._replica.snapshot
@@ -324,7 +325,7 @@ class Children:
             )
         self._federation.hear_below(session.hello.cluster_id, rows)
         snapshot = self._replica.snapshot
-        self._keep(facts.below_writes(snapshot, session.hello.cluster_id, rows, now))
+        self._keep(child_facts.below_writes(snapshot, session.hello.cluster_id, rows, now))
 
     def _keep(self, writes: tuple[Write, ...]) -> None:
         if writes:  # a transaction of nothing would be a revision of nothing
@@ -336,7 +337,7 @@ class Children:
         self._federation.heard(session.hello.cluster_id, beat.topic_count, linked=True)
         if beat.endpoints and list(beat.endpoints) != list(session.hello.endpoints):
             session.hello.endpoints[:] = beat.endpoints
-            self._keep(facts.child_writes(self._replica.snapshot, session.hello, unix_ms()))
+            self._keep(child_facts.child_writes(self._replica.snapshot, session.hello, unix_ms()))
         elif changed:
             self._federation.changed()
 
@@ -348,7 +349,7 @@ class Children:
                 f"{session.hello.cluster_id}"
             )
         session.hello = hello
-        self._keep(facts.child_writes(self._replica.snapshot, hello, unix_ms()))
+        self._keep(child_facts.child_writes(self._replica.snapshot, hello, unix_ms()))
 
     def forget(self) -> None:
         """Drops what is kept of clusters that are mounted here no more.
@@ -359,7 +360,7 @@ class Children:
         snapshot = self._replica.snapshot
         mounted = {mount.cluster_id for _, mount in snapshot.mounts()}
         self._federation.forget_all_but(mounted)
-        writes = facts.forget_writes(snapshot, mounted)
+        writes = child_facts.forget_writes(snapshot, mounted)
         if not writes:
             return
         try:

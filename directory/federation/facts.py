@@ -1,4 +1,4 @@
-"""What a cluster's store keeps of its parent and children, as values; refuses to talk to either.
+"""What a cluster's store keeps of its parent, as values; refuses to talk to it.
 
 Everything that comes down the parent link is committed to the child's own store (DESIGN §4), so
 that a restart, at any age, starts from it. Ages are kept as the unix time of the owner's word.
@@ -9,16 +9,16 @@ written anew then. Only of what is inherited nobody knows, then, that it is noth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-from google.protobuf.message import DecodeError, Message
 from kdir.v1 import federation_pb2, policies_pb2
 
 from directory.authorization.access import Level as AccessLevel
 from directory.authorization.rules import NO_RULES, Rules
 from directory.codec import policies_from_proto, policies_to_proto
+from directory.federation.stamped import READERS, check, read, stamped, unstamped
 from directory.grant_messages import grant_to_proto, stored_grant
 from directory.messages import policies_of
 from directory.namespace import keys
@@ -27,7 +27,7 @@ from directory.namespace.grants import SHUT
 from directory.namespace.policies import Level
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write
-from resolver.errors import InvalidPath, NotReady
+from resolver.errors import InvalidArgument, NotReady
 from resolver.path import Path
 
 __all__ = [
@@ -36,17 +36,11 @@ __all__ = [
     "INHERITED_KEY",
     "UNMOUNTED_KEY",
     "Heard",
-    "LinkedChild",
     "Position",
     "TableRow",
     "ancestors",
     "bare",
-    "below_rows",
-    "below_writes",
-    "child_hello",
-    "child_writes",
     "detached_of",
-    "forget_writes",
     "grants_level",
     "heard_of",
     "heard_write",
@@ -55,14 +49,18 @@ __all__ = [
     "inherited_origins",
     "inherited_policies",
     "inherited_writes",
+    "is_known",
+    "is_spoiled",
     "is_told",
     "level_of",
-    "link_of",
-    "link_write",
+    "lost_words",
+    "nothing_inherited",
     "position_of",
     "table_rows",
     "table_writes",
+    "unreadable",
     "welcome_writes",
+    "why_unknown",
 ]
 
 DETACHED_KEY: Final = b"f/detached"
@@ -70,10 +68,6 @@ UNMOUNTED_KEY: Final = b"f/unmounted"
 HEARD_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
 INHERITED_KEY: Final = b"f/inherited"
-_BELOW: Final = b"f/below/"
-_LINKS: Final = b"f/linked/"
-
-_Said = TypeVar("_Said", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,38 +125,11 @@ class TableRow:
         return cls(row, now_ms - age_ms)
 
 
-def _stamped(at_ms: int, body: bytes) -> bytes:
-    return max(0, at_ms).to_bytes(8, "big") + body
-
-
-def _unstamped(value: bytes) -> tuple[int, bytes]:
-    return int.from_bytes(value[:8], "big"), value[8:]
-
-
-def _read(kind: type[_Said], value: bytes | None) -> tuple[_Said, int] | None:
-    """What was said, and when (unix ms); None: nothing was, or it cannot be read."""
-    if value is None:
-        return None
-    at_ms, body = _unstamped(value)
-    try:
-        return kind.FromString(body), at_ms
-    except DecodeError:
-        return None
-
-
-def _is_path(text: str) -> bool:
-    try:
-        Path.parse(text)
-    except InvalidPath:
-        return False
-    return True
-
-
 def position_of(snapshot: Snapshot, configured: Path) -> Position:
     """Where this cluster hangs: what a parent confirmed last, else what its config says."""
     gone = (snapshot.fact(UNMOUNTED_KEY) or b"").decode(errors="replace")
-    said = _read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
-    if said is None or not _is_path(said[0].mount):
+    said = read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
+    if said is None:
         return Position(configured, unmounted=gone)
     welcome, at_ms = said
     return Position(
@@ -178,11 +145,11 @@ def welcome_writes(
     snapshot: Snapshot, welcome: federation_pb2.Welcome, now_ms: int
 ) -> tuple[Write, ...]:
     """Records what the parent said of this mount; nothing where it said so before."""
-    known = _read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
+    known = read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
     writes: list[Write] = []
     if known is None or _lasting(known[0]) != _lasting(welcome):
         body = welcome.SerializeToString(deterministic=True)
-        writes.append(Put(keys.PARENT, _stamped(now_ms, body)))
+        writes.append(Put(keys.PARENT, stamped(now_ms, body)))
     if snapshot.fact(UNMOUNTED_KEY) is not None:
         writes.append(Remove(UNMOUNTED_KEY))
     return tuple(writes)
@@ -201,20 +168,20 @@ def heard_of(snapshot: Snapshot) -> Heard | None:
     value = snapshot.fact(HEARD_KEY)
     if value is None:
         return None
-    at_ms, body = _unstamped(value)
+    at_ms, body = unstamped(value)
     return Heard(at_ms, body == _LINKED)
 
 
 def heard_write(at_ms: int, *, linked: bool) -> Write:
     """Records when the parent was last heard, so that the age of its word outlives a restart."""
-    return Put(HEARD_KEY, _stamped(at_ms, _LINKED if linked else b""))
+    return Put(HEARD_KEY, stamped(at_ms, _LINKED if linked else b""))
 
 
 def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:
     """The mount table that the parent handed down last, as committed."""
     for _, value in snapshot.facts(keys.MOUNT_ROW):
-        said = _read(federation_pb2.MountRow, value)
-        if said is not None and _is_path(said[0].mount):
+        said = read(federation_pb2.MountRow, value)
+        if said is not None:
             yield TableRow(*said)
 
 
@@ -225,8 +192,8 @@ def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, .
     for one in rows:
         key = keys.mount_row_key(one.row.mount)
         before = known.pop(key, None)
-        if before is None or _unstamped(before)[1] != bare(one.row):
-            writes.append(Put(key, _stamped(one.word_ms, bare(one.row))))
+        if before is None or unstamped(before)[1] != bare(one.row):
+            writes.append(Put(key, stamped(one.word_ms, bare(one.row))))
     writes.extend(Remove(key) for key in known)
     return tuple(writes)
 
@@ -241,82 +208,6 @@ def bare(row: federation_pb2.MountRow) -> bytes:
     return copy.SerializeToString(deterministic=True)
 
 
-def child_hello(snapshot: Snapshot, cluster_id: str) -> tuple[federation_pb2.Hello, int] | None:
-    """What a child last told of itself, and when (unix ms); None if it never linked."""
-    return _read(federation_pb2.Hello, snapshot.fact(keys.child_key(cluster_id)))
-
-
-def child_writes(snapshot: Snapshot, hello: federation_pb2.Hello, now_ms: int) -> tuple[Write, ...]:
-    """Records what a child told of itself, where it is news."""
-    lasting = federation_pb2.Hello()
-    lasting.CopyFrom(hello)
-    lasting.topic_count = 0
-    known = child_hello(snapshot, hello.cluster_id)
-    if known is not None and known[0] == lasting:
-        return ()
-    body = lasting.SerializeToString(deterministic=True)
-    return (Put(keys.child_key(hello.cluster_id), _stamped(now_ms, body)),)
-
-
-@dataclass(frozen=True, slots=True)
-class LinkedChild:
-    """A server of this cluster holds the link to a child, if that server lives."""
-
-    server_id: str
-    topic_count: int
-    """When the link began."""
-
-
-def link_of(snapshot: Snapshot, cluster_id: str) -> LinkedChild | None:
-    """Who holds the link to a child, as far as was kept; None: nobody does."""
-    value = snapshot.fact(_LINKS + cluster_id.encode())
-    if value is None:
-        return None
-    count, body = _unstamped(value)
-    return LinkedChild(body.decode(errors="replace"), count)
-
-
-def link_write(cluster_id: str, server_id: str, topic_count: int) -> Put:
-    """Records who holds the link to a child, for the cluster's other servers."""
-    return Put(_LINKS + cluster_id.encode(), _stamped(topic_count, server_id.encode()))
-
-
-def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
-    """The mounts below a child, as it last told."""
-    said = _read(federation_pb2.MountTable, snapshot.fact(_BELOW + cluster_id.encode()))
-    if said is None:
-        return []
-    table, at_ms = said
-    return [TableRow.received(row, at_ms) for row in table.rows if _is_path(row.mount)]
-
-
-def below_writes(
-    snapshot: Snapshot, cluster_id: str, rows: Iterable[TableRow], now_ms: int
-) -> tuple[Write, ...]:
-    """Records the mounts below a child, where they differ in more than age and counts."""
-    key = _BELOW + cluster_id.encode()
-    fresh = list(rows)
-    value = snapshot.fact(key)
-    known = _read(federation_pb2.MountTable, value)
-    if known is not None:
-        if [bare(row) for row in known[0].rows] == [bare(one.row) for one in fresh]:
-            return ()
-    elif value is None and not fresh:
-        return ()
-    table = federation_pb2.MountTable(rows=[one.aged(now_ms) for one in fresh])
-    return (Put(key, _stamped(now_ms, table.SerializeToString(deterministic=True))),)
-
-
-def forget_writes(snapshot: Snapshot, mounted: Collection[str]) -> tuple[Write, ...]:
-    """Removes what clusters told that are mounted no more; ``mounted`` are those that are."""
-    return tuple(
-        Remove(key)
-        for prefix in (keys.CHILD, _BELOW, _LINKS)
-        for key, _ in snapshot.facts(prefix)
-        if key.removeprefix(prefix).decode(errors="replace") not in mounted
-    )
-
-
 def detached_of(snapshot: Snapshot) -> str:
     """Who detached the cluster from its parent, and when, in words; empty = nobody did."""
     return (snapshot.fact(DETACHED_KEY) or b"").decode(errors="replace")
@@ -327,6 +218,46 @@ def is_told(snapshot: Snapshot) -> bool:
     return snapshot.fact(INHERITED_KEY) is not None
 
 
+def is_known(snapshot: Snapshot) -> bool:
+    """Whether that was said, and can be read."""
+    return read(federation_pb2.Inherited, snapshot.fact(INHERITED_KEY)) is not None
+
+
+def is_spoiled(snapshot: Snapshot) -> bool:
+    """Whether that was said, and cannot be read."""
+    return is_told(snapshot) and not is_known(snapshot)
+
+
+def why_unknown(snapshot: Snapshot) -> str:
+    """Why it is not known what is inherited, as a sentence."""
+    if not is_told(snapshot):
+        return "what the directories above hand down is not known: no parent has said it yet"
+    return (
+        f"what the directories above hand down cannot be read ({INHERITED_KEY.decode()} in the "
+        f"store); the parent says it again once it is linked; where none will: kdir parent detach"
+    )
+
+
+def lost_words(snapshot: Snapshot) -> set[bytes]:
+    """The keys of what the parent said of this cluster itself, where it cannot be read any more."""
+    said = ((keys.PARENT, federation_pb2.Welcome), (keys.INHERITED, federation_pb2.Inherited))
+    return {
+        key
+        for key, kind in said
+        if snapshot.fact(key) is not None and not read(kind, snapshot.fact(key))
+    }
+
+
+def unreadable(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
+    """The rows of what parent and children said that cannot be read, each with the reason."""
+    for prefix, reader in READERS.items():
+        for key, value in snapshot.facts(prefix):
+            try:
+                reader(value)
+            except ValueError as error:
+                yield key, str(error)
+
+
 def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
     """What the ancestors above the mount set, from the root down, as the parent last said.
 
@@ -334,14 +265,11 @@ def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
         NotReady: it cannot be read.
     """
     value = snapshot.fact(INHERITED_KEY)
-    said = _read(federation_pb2.Inherited, value)
+    said = read(federation_pb2.Inherited, value)
     if said is not None:
         return list(said[0].levels)
     if value is not None:
-        raise NotReady(
-            f"what the directories above hand down cannot be read ({INHERITED_KEY.decode()} in the "
-            f"store); the parent says it again when the link to it begins anew"
-        )
+        raise NotReady(why_unknown(snapshot))
     return []
 
 
@@ -368,8 +296,8 @@ def inherited_origins(snapshot: Snapshot) -> list[Level]:
 
 def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosition]:
     """The words of the ancestors that this builds on, nearest first, each with its age."""
-    said = _read(federation_pb2.Inherited, snapshot.fact(INHERITED_KEY))
-    parent = _read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
+    said = read(federation_pb2.Inherited, snapshot.fact(INHERITED_KEY))
+    parent = read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
     if said is None or parent is None:
         return []
     inherited, at_ms = said
@@ -395,21 +323,40 @@ def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosi
 def inherited_writes(
     snapshot: Snapshot, inherited: federation_pb2.Inherited, now_ms: int
 ) -> tuple[Write, ...]:
-    """Records what is inherited, with the parent's incarnation and revision, where it is news."""
-    known = _read(federation_pb2.Inherited, snapshot.fact(INHERITED_KEY))
+    """Records what is inherited, with the parent's incarnation and revision, where it is news.
+
+    Raises:
+        InvalidArgument: no parent says such a thing; kept, it could not be read.
+    """
+    try:
+        check(inherited)
+    except ValueError as error:
+        raise InvalidArgument(f"inherited: the parent says what cannot be kept: {error}") from None
+    known = read(federation_pb2.Inherited, snapshot.fact(INHERITED_KEY))
     if known is not None:
         before = known[0]
         if before.levels == inherited.levels and before.incarnation == inherited.incarnation:
             return ()
     body = inherited.SerializeToString(deterministic=True)
-    return (Put(INHERITED_KEY, _stamped(now_ms, body)),)
+    return (Put(INHERITED_KEY, stamped(now_ms, body)),)
+
+
+def nothing_inherited(snapshot: Snapshot, now_ms: int) -> Write:
+    """Puts nothing in the place of what is inherited and cannot be read."""
+    known = read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
+    life = (known[0].incarnation if known is not None else "") or "lost"
+    body = federation_pb2.Inherited(incarnation=life).SerializeToString()
+    return Put(INHERITED_KEY, stamped(now_ms, body))
 
 
 def inherited_access(snapshot: Snapshot) -> tuple[AccessLevel, ...] | None:
     """The grants of those levels, and which of them are closed; None where a parent never said. A
     grant that this version does not understand denies everything there.
+
+    Raises:
+        NotReady: it cannot be read.
     """
-    if snapshot.fact(keys.INHERITED) is None:
+    if not is_told(snapshot):
         return None
     return tuple(
         AccessLevel(Path.parse(level.path), _rules(level), level.closed)

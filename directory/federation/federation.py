@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kdir.v1 import federation_pb2
 
-from directory.federation import facts
+from directory.federation import child_facts, facts
 from directory.federation.facts import Position, TableRow
 from directory.federation.mount_table import MountTable
 from directory.federation.referral import Direction, NoWay, Refer, outside, towards
@@ -162,7 +162,7 @@ class Federation:
             path = position.mount.join(relative)
             mounts[mount.cluster_id] = (path, mount)
             own[path] = TableRow(_row(path, mount, snapshot), now)
-            for row in facts.below_rows(snapshot, mount.cluster_id):
+            for row in child_facts.below_rows(snapshot, mount.cluster_id):
                 if path.is_prefix_of(row.mount) and row.mount != path:
                     below[row.mount] = row
         table = {row.mount: row for row in facts.table_rows(snapshot)}
@@ -237,7 +237,7 @@ class Federation:
         if own is not None and own.linked:
             return own
         snapshot = self._replica.snapshot
-        link = facts.link_of(snapshot, cluster_id)
+        link = child_facts.link_of(snapshot, cluster_id)
         if link is None or link.server_id == self._server_id:
             return own
         if snapshot.fact(member_key(link.server_id)) is None:
@@ -246,7 +246,7 @@ class Federation:
 
     def has_met(self, cluster_id: str) -> bool:
         """Whether the child has ever linked to a server of this cluster."""
-        return facts.child_hello(self._replica.snapshot, cluster_id) is not None
+        return child_facts.child_hello(self._replica.snapshot, cluster_id) is not None
 
     def silent_seconds(self, live: LiveChild) -> float:
         """For how long nothing was heard of a child."""
@@ -290,7 +290,7 @@ def _concerns(applied: Applied) -> bool:
 
 
 def _row(path: Path, mount: Mount, snapshot: Snapshot) -> federation_pb2.MountRow:
-    known = facts.child_hello(snapshot, mount.cluster_id)
+    known = child_facts.child_hello(snapshot, mount.cluster_id)
     hello = known[0] if known else None
     return federation_pb2.MountRow(
         mount=str(path),

@@ -21,10 +21,11 @@ from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.identity.dialling import Dialling
 from directory.logs import carried
+from directory.namespace.keys import PARENT
 from directory.store.base import KeyIs, Leadership, Put, Store, StoreAway, Write
 from directory.store.replica import Replica
 from directory.writer import Writer
-from resolver.errors import KdirError, MountDisagrees, MountLoop, UnknownChild
+from resolver.errors import KdirError, MountDisagrees, MountLoop, NotReady, UnknownChild
 from resolver.path import Path
 from resolver.status import from_rpc_error
 
@@ -84,6 +85,8 @@ class ParentLink:
         self._message = "not tried yet"
         self._heard_at: float | None = None
         self._heard_kept_at: float | None = None
+        self._said: set[bytes] = set()
+        """The keys of what was said on this link and kept."""
         federation.subscribe(self._news.set)
 
     def start(self) -> None:
@@ -150,6 +153,7 @@ class ParentLink:
     # -- one link --------------------------------------------------------------------------------
 
     def _one_link(self, leadership: Leadership, turn: int) -> None:
+        self._said = set()
         endpoints = self._federation.parent_endpoints
         endpoint = endpoints[turn % len(endpoints)]
         outbox: _Outbox = queue.SimpleQueue()
@@ -167,6 +171,7 @@ class ParentLink:
                     self._heard_at = self._clock()
                     self._take(response, leadership)
                     self._keep_heard(leadership)
+                    self._refuse_spoiled()
                     if self._stop.is_set() or self._detached():
                         break
                 self._message = f"{endpoint} ended the link"
@@ -189,6 +194,17 @@ class ParentLink:
             call_now, self._call = self._call, None
             if call_now is not None:
                 call_now.cancel()
+
+    def _refuse_spoiled(self) -> None:
+        """Ends a link whose words were spoiled in the store since: on the next they are said again.
+
+        Raises:
+            NotReady
+        """
+        spoiled = self._said & facts.lost_words(self._replica.snapshot)
+        if spoiled:
+            names = ", ".join(sorted(key.decode() for key in spoiled))
+            raise NotReady(f"{names} in the store cannot be read any more; the parent says it anew")
 
     def _keep_heard(self, leadership: Leadership) -> None:
         """Keeps when the parent was last heard: now and then, and when the link is lost."""
@@ -270,6 +286,7 @@ class ParentLink:
                 self._commit(
                     facts.inherited_writes(snapshot, response.inherited, unix_ms()), leadership
                 )
+                self._said.add(facts.INHERITED_KEY)
             case "unmounted":
                 self._unmounted(response.unmounted.message, leadership)
             case _:
@@ -290,6 +307,7 @@ class ParentLink:
             chain = " → ".join(welcome.ancestor_cluster_ids)
             raise MountLoop(f"the parent hangs below this cluster itself: {chain} → {own_id}")
         self._commit(facts.welcome_writes(self._replica.snapshot, welcome, unix_ms()), leadership)
+        self._said.add(PARENT)
         if not self._linked:
             _log.info(
                 "linked to parent %s at %s, mounted at %s, epoch %d",

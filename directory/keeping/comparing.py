@@ -11,26 +11,23 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from google.protobuf.message import DecodeError, Message
-from kdir.v1 import admin_pb2, federation_pb2
+from google.protobuf.message import DecodeError
+from kdir.v1 import admin_pb2
 
+from directory.federation.stamped import READERS
 from directory.keeping.difference import Between, Difference, shortened, unlike
 from directory.keeping.rows import Row
 from directory.large_changes import LargeAdoption
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Kind, Mount
 from directory.namespace.keys import (
-    CHILD,
     CLAIM,
     ENTRY,
     EVENT,
     GRANTS,
-    INHERITED,
     LARGE_CHANGE,
     LEVEL,
     MEMBER,
-    MOUNT_ROW,
     MOUNTED,
-    PARENT,
     REMOVAL,
     REQUEST,
     RETIRED,
@@ -361,11 +358,6 @@ def _decimal(value: bytes) -> None:
         raise ValueError("not a decimal number")
 
 
-def _stamped(kind: type[Message]) -> Callable[[bytes], object]:
-    """Reads a message that stands after the eight bytes of a time."""
-    return lambda value: kind.FromString(value[8:])
-
-
 # A longer prefix stands before one that it begins with.
 _READERS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
     FLOOR_KEY: _decimal,
@@ -374,10 +366,7 @@ _READERS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
     RETIRED: _decimal,
     LEVEL: _decimal,
     MEMBER: admin_pb2.Member.FromString,
-    MOUNT_ROW: _stamped(federation_pb2.MountRow),
-    CHILD: _stamped(federation_pb2.Hello),
-    PARENT: _stamped(federation_pb2.Welcome),
-    INHERITED: _stamped(federation_pb2.Inherited),
+    **READERS,
     LARGE_CHANGE: LargeAdoption.from_bytes,
     REMOVAL: Removal.from_bytes,
 }

@@ -39,7 +39,7 @@ METRICS: Final = (
     Metric(
         "kdir_state",
         "gauge",
-        "1 for the state that holds: draining, loading, sealed, stale, unmounted, serving.",
+        "1 for the state that holds: draining, loading, sealed, stale, unmounted, untold, serving.",
         ("cluster", "state"),
     ),
     Metric("kdir_replica_revision", "gauge", "The revision of the tree that is served."),

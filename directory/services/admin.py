@@ -13,6 +13,7 @@ from directory import logs
 from directory.authorization.grant import Operation
 from directory.cluster import Cluster
 from directory.federation import facts
+from directory.health import is_told
 from directory.large_changes import progress_of, rules_from_proto
 from directory.members import VERSION
 from directory.services.call import Call
@@ -83,7 +84,7 @@ class AdminService(Service):
             response.topic_count = snapshot.topic_count
             response.directory_count = snapshot.directory_count
             response.progress.extend(progress_of(snapshot, cluster.reaper.trouble))
-            quarantined = snapshot.quarantined
+            quarantined = {**snapshot.quarantined, **dict(facts.unreadable(snapshot))}
             response.quarantined_count = len(quarantined)
             response.quarantined.extend(
                 f"{key!r}: {why}" for key, why in itertools.islice(quarantined.items(), _SHOWN)
@@ -110,7 +111,10 @@ class AdminService(Service):
             out.last_heard_seconds = status.heard_seconds
         if cluster.replica.state is ReplicaState.LOADING:
             return
-        out.detached = facts.detached_of(cluster.replica.snapshot)
+        snapshot = cluster.replica.snapshot
+        out.detached = facts.detached_of(snapshot)
+        if not is_told(cluster):
+            out.untold = facts.why_unknown(snapshot)
         position = cluster.federation.view().position
         out.unmounted = bool(position.unmounted)
         if position.parent is not None:

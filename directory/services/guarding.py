@@ -6,7 +6,7 @@ mount; ``sight.py`` says what that comes to for one caller, ``authorizing.py`` w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isinf
 from typing import Final
 
@@ -94,9 +94,17 @@ class Guarding:
         """
         if (call.principal or ANONYMOUS) in cluster.config.auth.super_users:
             return
-        if cluster.replica.state is ReplicaState.LOADING and cluster.config.access is Mode.OPEN:
+        is_open = cluster.config.access is Mode.OPEN
+        if cluster.replica.state is ReplicaState.LOADING and is_open:
             return
-        self.acting(cluster, cluster.replica.snapshot, call).require_cluster(operation)
+        sight = self.acting(cluster, cluster.replica.snapshot, call)
+        access = sight.access
+        if is_open and access.inherited is None and not access.super_users:
+            # What was inherited cannot be read, and nobody stands above it: somebody must be able
+            # to see that, and to mend it.
+            own = replace(access, inherited=())
+            sight = Sight(cluster, sight.snapshot, own, sight.caller)
+        sight.require_cluster(operation)
 
     def require(self, cluster: Cluster, operation: Operation, path: Path, call: Call) -> None:
         """That a caller may do something on the entry at a path, as it is now.
@@ -134,8 +142,9 @@ class Guarding:
 
 def _known(cluster: Cluster, snapshot: Snapshot, mount: Path, before: _Known | None) -> _Known:
     config = cluster.config
-    inherited = facts.inherited_access(snapshot)
-    if inherited is None and (not config.parent or config.access is Mode.OPEN):
+    told = facts.is_told(snapshot)
+    inherited = None if facts.is_spoiled(snapshot) else facts.inherited_access(snapshot)
+    if not told and (not config.parent or config.access is Mode.OPEN):
         # A cluster that begins to enforce asks for the word of its parent; one that is open lets
         # everybody in whom nobody has denied yet.
         inherited = ()
@@ -151,6 +160,7 @@ def _known(cluster: Cluster, snapshot: Snapshot, mount: Path, before: _Known | N
     levels = inherited or ()
     says_nothing = (
         config.access is Mode.OPEN
+        and inherited is not None
         and snapshot.grants.root.is_empty
         and not any(level.rules or level.closed for level in levels)
     )

@@ -1,6 +1,6 @@
 """Going on without the parent, and with it again: the two calls of AdminService for it.
 
-Refuses to change what is inherited: what the parent said last is what is kept.
+Refuses to change what is inherited: what the parent said last is what is kept, if it can be read.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from kdir.v1 import admin_pb2
 from directory.authorization.grant import Operation
 from directory.cluster import Cluster
 from directory.federation import facts
+from directory.federation.federation import unix_ms
 from directory.services.call import Call
 from directory.services.hosting import Hosting
-from directory.store.base import KeyIs, Put, Remove
+from directory.store.base import KeyIs, Put, Remove, Write
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument, NotReady
 
@@ -33,13 +34,16 @@ class ParentCalls:
     def detach(
         self, request: admin_pb2.DetachParentRequest, call: Call
     ) -> admin_pb2.DetachParentResponse:
-        """Keeps what is inherited as the cluster's own; the link is tried no more."""
+        """Keeps what is inherited as the cluster's own; the link is tried no more. What cannot be
+        read cannot be kept: said so, nothing is inherited from then on.
+        """
         cluster = self._asked(request.cluster, call)
         snapshot = cluster.replica.snapshot
-        if not request.keep_inherited:
+        spoiled = facts.is_spoiled(snapshot)
+        if not request.keep_inherited and not spoiled:
             raise InvalidArgument(
-                "keep_inherited: false; true would be right: what is inherited does not go because "
-                "a link does",
+                "keep_inherited: false; true would be right: what is inherited, and can be read, "
+                "does not go because a link does",
                 field="keep_inherited",
             )
         if cluster.parent_link is None and not facts.is_told(snapshot):
@@ -49,22 +53,28 @@ class ParentCalls:
             )
         if not facts.is_told(snapshot):
             raise NotReady("no parent has told what is inherited: there is nothing to keep yet")
+        if request.keep_inherited:
+            # Before anything is written: what cannot be read cannot be kept.
+            kept = [level.path for level in facts.inherited_levels(snapshot)]
+        else:
+            kept = []
         known = snapshot.fact(facts.DETACHED_KEY)
-        if known is None:
+        if known is None or spoiled:
             when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             words = f"detached by {call.principal or 'somebody'} at {when}"
-            cluster.writer.put_facts(
-                (Put(facts.DETACHED_KEY, words.encode()),),
-                guards=(KeyIs(facts.DETACHED_KEY, None),),
-            )
+            writes: tuple[Write, ...] = (Put(facts.DETACHED_KEY, words.encode()),)
+            guards: tuple[KeyIs, ...] = (KeyIs(facts.DETACHED_KEY, known),)
+            if spoiled:
+                guards += (KeyIs(facts.INHERITED_KEY, snapshot.fact(facts.INHERITED_KEY)),)
+                writes += (facts.nothing_inherited(snapshot, unix_ms()),)
+            cluster.writer.put_facts(writes, guards)
             _log.warning(
-                "audit: %s detached cluster %s from its parent, request %s; what it inherits is "
-                "kept",
+                "audit: %s detached cluster %s from its parent, request %s; what it inherits is %s",
                 call.principal or "somebody",
                 cluster.config.cluster,
                 call.request_id,
+                "nothing from now on: it could not be read" if spoiled else "kept",
             )
-        kept = [level.path for level in facts.inherited_levels(snapshot)]
         return admin_pb2.DetachParentResponse(
             token=cluster.token_of(cluster.replica.snapshot), kept=kept
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.session import place
-from resolver.cli.streams import CLUSTER_PATH
+from resolver.cli.streams import CLUSTER_PATH, ask_meant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,23 +27,13 @@ def _features(session: Session, arguments: Arguments) -> int:
     return _finalize(session, arguments)
 
 
-def _ask(session: Session, arguments: Arguments, method: str, request: Any) -> Any:
-    """Asks a server of the cluster that is meant: the asked one, or that of a path."""
-    path = arguments.one("PATH")
-    if not path:
-        return session.ask_any(method, request)
-    where, message = place(path).path, request
-    message.cluster = session.resolver.owner_of(where).cluster_id
-    return session.resolver.call(where, method, message)
-
-
 # -- show ----------------------------------------------------------------------------------------
 
 
 def _show(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import admin_pb2
 
-    status: admin_pb2.GetStatusResponse = _ask(
+    status: admin_pb2.GetStatusResponse = ask_meant(
         session, arguments, "AdminService.GetStatus", admin_pb2.GetStatusRequest()
     )
     out, cluster = session.out, status.authority.cluster
@@ -109,7 +98,7 @@ def _finalize(session: Session, arguments: Arguments) -> int:
 
     def ask(*, validate_only: bool) -> admin_pb2.FinalizeFeaturesResponse:
         request = admin_pb2.FinalizeFeaturesRequest(level=level, validate_only=validate_only)
-        answer: admin_pb2.FinalizeFeaturesResponse = _ask(
+        answer: admin_pb2.FinalizeFeaturesResponse = ask_meant(
             session, arguments, "AdminService.FinalizeFeatures", request
         )
         return answer

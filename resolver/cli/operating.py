@@ -230,7 +230,9 @@ def _state(status: admin_pb2.GetStatusResponse) -> str:
         return "sealed"
     if name == "stale":
         return f"stale {status.store_status.age_seconds:.0f} s"
-    return "unmounted" if status.parent.unmounted else name
+    if status.parent.unmounted:
+        return "unmounted"
+    return "untold" if status.parent.untold else name
 
 
 def _parent(status: admin_pb2.GetStatusResponse) -> str | Styled:
@@ -294,6 +296,8 @@ def _problems(look: _Look) -> Iterator[str]:
     parent = status.parent
     if parent.unmounted:
         yield f"{where}: the parent has unmounted it"
+    elif parent.untold:
+        yield f"{where}: {parent.untold}"
     elif parent.configured and not parent.linked and not parent.standby:
         yield f"{where}: no link to the parent: {parent.message or 'not yet'}"
     if status.HasField("kafka"):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import place
+from resolver.cli.streams import CLUSTER_PATH, ask_meant
+from resolver.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2
@@ -18,34 +20,42 @@ __all__ = ["VERBS"]
 def _parent(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import admin_pb2
 
-    where = place(arguments.one("PATH")).path
-    owner = session.resolver.owner_of(where)
     out = session.out
+    keep = arguments.flag("keep-inherited")
     if arguments.one("ACTION") == "attach":
-        if arguments.flag("keep-inherited"):
+        if keep:
             raise UsageError("--keep-inherited goes with detach", verb="parent")
-        session.resolver.call(
-            where,
-            "AdminService.AttachParent",
-            admin_pb2.AttachParentRequest(cluster=owner.cluster_id),
-        )
-        out.note(f"{owner.cluster} links with its parent again")
+        ask_meant(session, arguments, "AdminService.AttachParent", admin_pb2.AttachParentRequest())
+        out.note(f"{_meant(session, arguments)} links with its parent again")
         return 0
-    if not arguments.flag("keep-inherited"):
+    try:
+        answer: admin_pb2.DetachParentResponse = ask_meant(
+            session,
+            arguments,
+            "AdminService.DetachParent",
+            admin_pb2.DetachParentRequest(keep_inherited=keep),
+        )
+    except InvalidArgument as refused:
+        if refused.metadata.get("field") != "keep_inherited":
+            raise
         raise UsageError(
             "detach keeps what is inherited as the cluster's own; say so: --keep-inherited",
             verb="parent",
-        )
-    answer: admin_pb2.DetachParentResponse = session.resolver.call(
-        where,
-        "AdminService.DetachParent",
-        admin_pb2.DetachParentRequest(cluster=owner.cluster_id, keep_inherited=True),
-    )
+        ) from refused
     if out.structured:
         out.record(answer)
-    kept = ", ".join(answer.kept) or "nothing was set there"
-    out.note(f"{owner.cluster} goes on without its parent; kept from above its mount: {kept}")
+    kept = ", ".join(answer.kept) or "nothing"
+    out.note(
+        f"{_meant(session, arguments)} goes on without its parent; kept from above its mount: "
+        f"{kept}"
+    )
     return 0
+
+
+def _meant(session: Session, arguments: Arguments) -> str:
+    """The cluster, for people: by its path where one was named."""
+    path = arguments.one("PATH")
+    return session.resolver.owner_of(place(path).path).cluster if path else "the asked cluster"
 
 
 VERBS = (
@@ -58,17 +68,20 @@ VERBS = (
             "detach --keep-inherited: what the directories above the mount set holds from now on\n"
             "as the parent said it last, and the link is not tried again before attach. Clients\n"
             "reach the cluster as before; the parent shows it as away. After either, what could\n"
-            "delete data in Kafka waits for kdir arm."
+            "delete data in Kafka waits for kdir arm.\n"
+            "What cannot be read in the store any more cannot be kept: without --keep-inherited\n"
+            "nothing is inherited then. Its servers find no path meanwhile: leave PATH out."
         ),
         arguments=(
             Argument("ACTION", "detach or attach", choices=("detach", "attach")),
-            Argument("PATH", "any path of the cluster, such as its mount", completes="path"),
+            CLUSTER_PATH,
         ),
         options=(Option(("--keep-inherited",), "what is inherited stays, as it is now"),),
         formats=("table", "json", "yaml"),
         examples=(
             ("kdir parent detach /la/tracking --keep-inherited", "a parent that is gone for long"),
             ("kdir parent attach /la/tracking", "it is back"),
+            ("kdir parent detach --at HOST:PORT", "what it handed down cannot be read"),
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Answers that stream from one server: whom to ask, and how long to wait for the next.
+"""Calls about a cluster: whom to ask, and, where the answer streams, how long to wait for more.
 
 Refuses to know what the messages mean.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from resolver.cli.session import Session
 
-__all__ = ["CLUSTER_PATH", "meant", "messages"]
+__all__ = ["CLUSTER_PATH", "ask_meant", "meant", "messages"]
 
 CLUSTER_PATH: Final = Argument(
     "PATH", "a path of the cluster that is meant; default: the asked one", 0, completes="path"
@@ -31,6 +31,16 @@ def meant(session: Session, arguments: Arguments) -> tuple[tuple[str, ...], str]
         return session.servers(), ""
     owner = session.resolver.owner_of(place(path).path)
     return owner.endpoints, owner.cluster_id
+
+
+def ask_meant(session: Session, arguments: Arguments, method_name: str, request: Any) -> Any:
+    """One call at a server of the cluster that is meant, which its request names."""
+    path = arguments.one("PATH")
+    if not path:
+        return session.ask_any(method_name, request)
+    where = place(path).path
+    request.cluster = session.resolver.owner_of(where).cluster_id
+    return session.resolver.call(where, method_name, request)
 
 
 class _Patience:

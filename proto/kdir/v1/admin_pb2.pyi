@@ -133,7 +133,7 @@ class StoreStatus(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., age_seconds: _Optional[float] = ..., message: _Optional[str] = ..., watch_restarts: _Optional[int] = ..., reloads: _Optional[int] = ..., sealed: _Optional[str] = ..., last_commit_seconds: _Optional[float] = ...) -> None: ...
 
 class ParentStatus(_message.Message):
-    __slots__ = ("configured", "linked", "message", "cluster_id", "last_heard_seconds", "unmounted", "standby", "detached")
+    __slots__ = ("configured", "linked", "message", "cluster_id", "last_heard_seconds", "unmounted", "standby", "detached", "untold")
     CONFIGURED_FIELD_NUMBER: _ClassVar[int]
     LINKED_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,7 @@ class ParentStatus(_message.Message):
     UNMOUNTED_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
     DETACHED_FIELD_NUMBER: _ClassVar[int]
+    UNTOLD_FIELD_NUMBER: _ClassVar[int]
     configured: bool
     linked: bool
     message: str
@@ -150,7 +151,8 @@ class ParentStatus(_message.Message):
     unmounted: bool
     standby: bool
     detached: str
-    def __init__(self, configured: _Optional[bool] = ..., linked: _Optional[bool] = ..., message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., last_heard_seconds: _Optional[float] = ..., unmounted: _Optional[bool] = ..., standby: _Optional[bool] = ..., detached: _Optional[str] = ...) -> None: ...
+    untold: str
+    def __init__(self, configured: _Optional[bool] = ..., linked: _Optional[bool] = ..., message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., last_heard_seconds: _Optional[float] = ..., unmounted: _Optional[bool] = ..., standby: _Optional[bool] = ..., detached: _Optional[str] = ..., untold: _Optional[str] = ...) -> None: ...
 
 class KafkaStatus(_message.Message):
     __slots__ = ("pinned_cluster_id", "seen_cluster_id", "reachable", "message", "last_sweep_seconds", "ceiling", "stopped", "pending_count", "missing_count", "drift_count", "leader", "waiting_count", "contested_count")

@@ -6,9 +6,11 @@ import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from deploy.local.ports import LOOPBACK
@@ -16,8 +18,12 @@ from directory.cluster import Cluster
 from directory.config import ServerConfig
 from directory.namespace.command import CreateMount, DeleteEntry
 from directory.namespace.entry import Kind
+from directory.namespace.keys import INHERITED, PARENT
+from directory.store.addresses import open_store
+from directory.store.base import Committed, Put, Transaction
 from directory.store.replica import ReplicaState
 from resolver.path import Path as Path_
+from tests.command_line import run
 from tests.federation import FAST, Federation, Server, eventually
 
 
@@ -131,3 +137,49 @@ def test_what_an_unmounted_child_told_is_forgotten(tmp_path: Path) -> None:
         assert cluster.federation.live("kc-child") is None
     finally:
         cluster.stop()
+
+
+def _spoil(server: Server, key: bytes) -> None:
+    """Writes nonsense into a server's store while it runs."""
+    store = open_store(server.settings["store"], server.cluster)
+    try:
+        done = store.commit(Transaction((), (Put(key, b"\xff\xfe\0nonsense\xff"),)))
+        assert isinstance(done, Committed)
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("key", [INHERITED, PARENT])
+def test_S21_what_was_spoiled_in_the_store_the_parent_says_again(
+    federation: Federation, key: bytes
+) -> None:
+    federation.start("/")
+    la = federation.join("/la", "/")
+    deep = federation.join("/la/deep", "/la")
+    la.mkdir("/la/a")
+    deep.mkdir("/la/deep/b")
+    eventually(lambda: la.outcome("/la/a") == "resolution")
+    _spoil(la, key)
+    eventually(lambda: not la.status().quarantined_count)
+    eventually(lambda: la.status().parent.linked)
+    assert la.outcome("/la/a") == "resolution"
+    assert deep.outcome("/la/deep/b") == "resolution"
+
+
+def test_S21_without_a_parent_the_command_line_mends_it(federation: Federation) -> None:
+    federation.start("/")
+    la = federation.join("/la", "/")
+    la.mkdir("/la/a")
+    federation["/"].kill()
+    eventually(lambda: not la.status().parent.linked)
+    _spoil(la, INHERITED)
+    eventually(lambda: la.outcome("/la/a") == "NOT_READY")
+    health: Any = health_pb2_grpc.HealthStub(la.channel)
+    asked = health_pb2.HealthCheckRequest()
+    eventually(lambda: health.Check(asked).status == health_pb2.HealthCheckResponse.NOT_SERVING)
+    doctor = run(["doctor", "--at", la.address])
+    assert "untold" in doctor.out
+    assert "kdir parent detach" in doctor.out + doctor.err
+    assert run(["parent", "detach", "--at", la.address]).code == 0
+    assert la.outcome("/la/a") == "resolution"
+    assert "untold" not in run(["doctor", "--at", la.address]).out

@@ -14,7 +14,7 @@ from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 from deploy.local.process import StartFailed
 from directory.codec import ProtoCodec
 from directory.features import FEATURE_LEVEL
-from directory.federation.facts import child_hello
+from directory.federation.child_facts import child_hello
 from directory.namespace.keys import LEVEL
 from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store

@@ -6,9 +6,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from kdir.v1 import federation_pb2
 
+from directory.authorization.decision import Mode
 from directory.cluster import Cluster
+from directory.codec import ProtoCodec
+from directory.federation.stamped import stamped
 from directory.health import health_of, is_ready
+from directory.namespace.keys import INHERITED
+from directory.namespace.snapshot import Snapshot
 from directory.store.base import FILLED_FROM, MOVED_TO, Identity
 from directory.store.replica import ReplicaState
 from resolver.errors import NotReady
@@ -22,15 +28,26 @@ def cluster(
     unmounted: str = "",
     draining: bool = False,
     refused: str = "",
+    told: bytes | None = None,
+    parent: tuple[str, ...] = (),
+    mode: Mode = Mode.OPEN,
 ) -> Cluster:
     def view() -> Any:
         if state is ReplicaState.LOADING:
             raise NotReady("not loaded")
         return SimpleNamespace(position=SimpleNamespace(unmounted=unmounted))
 
+    rows = [] if told is None else [(INHERITED, told)]
     made = SimpleNamespace(
-        config=SimpleNamespace(cluster="la", limits=SimpleNamespace(max_stale_seconds=60.0)),
-        replica=SimpleNamespace(state=state, age_seconds=age),
+        config=SimpleNamespace(
+            cluster="la",
+            limits=SimpleNamespace(max_stale_seconds=60.0),
+            parent=parent,
+            access=mode,
+        ),
+        replica=SimpleNamespace(
+            state=state, age_seconds=age, snapshot=Snapshot.load(ProtoCodec(), "i", 1, [rows])
+        ),
         store=SimpleNamespace(identity=Identity("s", "kc-1", "la", "life", 1, sealed)),
         federation=SimpleNamespace(view=view),
         members=SimpleNamespace(refused=refused),
@@ -39,6 +56,9 @@ def cluster(
     return cast("Cluster", made)
 
 
+WORD = stamped(1, federation_pb2.Inherited(incarnation="i").SerializeToString())
+NONSENSE = b"\xff\xfe\0nonsense\xff"
+ABOVE = ("127.0.0.1:1",)
 STALE, LOADING = ReplicaState.STALE, ReplicaState.LOADING
 
 
@@ -56,6 +76,12 @@ STALE, LOADING = ReplicaState.STALE, ReplicaState.LOADING
         (cluster(STALE, age=61, sealed="kdir restore is at work"), "sealed", False),
         (cluster(STALE, age=5, sealed=f"{MOVED_TO}etcd://a/la"), "sealed", False),
         (cluster(STALE, age=5, sealed=f"{FILLED_FROM}a backup"), "sealed", False),
+        (cluster(told=WORD, parent=ABOVE, mode=Mode.ENFORCE), "serving", True),
+        (cluster(told=NONSENSE), "untold", False),
+        (cluster(told=NONSENSE, parent=ABOVE, mode=Mode.ENFORCE), "untold", False),
+        (cluster(parent=ABOVE), "serving", True),
+        (cluster(parent=ABOVE, mode=Mode.ENFORCE), "untold", False),
+        (cluster(told=NONSENSE, unmounted="nobody names it"), "unmounted", True),
         (cluster(draining=True), "draining", False),
         (cluster(refused="level 2 was finalised"), "draining", False),
     ],

@@ -8,7 +8,7 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.codec import ProtoCodec
-from directory.federation import facts
+from directory.federation import child_facts, facts
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove
@@ -62,20 +62,20 @@ def test_S21_what_cannot_be_read_of_a_child_is_as_if_it_never_linked(value: byte
     child = keys.child_key("kc-child")
     odd = keys.CHILD + b"\xff"
     snapshot = holding({child: value, odd: value, BELOW: value, LINKED: value})
-    assert facts.child_hello(snapshot, "kc-child") in (None, (federation_pb2.Hello(), 255))
-    assert facts.below_rows(snapshot, "kc-child") == []
-    assert facts.link_of(snapshot, "kc-child") is not None
+    assert child_facts.child_hello(snapshot, "kc-child") in (None, (federation_pb2.Hello(), 255))
+    assert child_facts.below_rows(snapshot, "kc-child") == []
+    assert child_facts.link_of(snapshot, "kc-child") is not None
     hello = federation_pb2.Hello(cluster_id="kc-child")
-    assert [one.key for one in facts.child_writes(snapshot, hello, 1)] == [child]
+    assert [one.key for one in child_facts.child_writes(snapshot, hello, 1)] == [child]
     below = [facts.TableRow(row("/la/x"), 1)]
-    assert [one.key for one in facts.below_writes(snapshot, "kc-child", below, 1)] == [BELOW]
-    assert facts.forget_writes(snapshot, {"kc-child"}) == (Remove(odd),)
+    assert [one.key for one in child_facts.below_writes(snapshot, "kc-child", below, 1)] == [BELOW]
+    assert child_facts.forget_writes(snapshot, {"kc-child"}) == (Remove(odd),)
 
 
 def test_S21_a_mount_below_a_child_that_is_no_path_is_left_out() -> None:
     table = federation_pb2.MountTable(rows=[row("no path"), row("/la/x")])
     snapshot = holding({BELOW: TIME + table.SerializeToString()})
-    assert [one.mount for one in facts.below_rows(snapshot, "kc-child")] == [path("/la/x")]
+    assert [one.mount for one in child_facts.below_rows(snapshot, "kc-child")] == [path("/la/x")]
 
 
 def test_S21_inherited_words_that_cannot_be_read_are_not_nothing() -> None:
@@ -84,7 +84,7 @@ def test_S21_inherited_words_that_cannot_be_read_are_not_nothing() -> None:
         with pytest.raises(NotReady, match="hand down cannot be read"):
             read(snapshot)
     assert facts.ancestors(snapshot, 0) == []
-    (kept,) = facts.inherited_writes(snapshot, federation_pb2.Inherited(), 1)
+    (kept,) = facts.inherited_writes(snapshot, federation_pb2.Inherited(incarnation="i"), 1)
     assert kept.key == keys.INHERITED
 
 

@@ -1,0 +1,104 @@
+"""How what was said on a link is kept: the unix time of the word, eight bytes, then the message.
+
+Refuses to guess: what cannot be read, or cannot have been said, is no word at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from kdir.v1 import federation_pb2
+
+from directory.namespace import keys
+from resolver.errors import InvalidPath
+from resolver.path import Path
+
+__all__ = ["BELOW", "READERS", "check", "is_path", "parse", "read", "stamped", "unstamped"]
+
+BELOW: Final = b"f/below/"
+_TIME_BYTES: Final = 8
+_Said = TypeVar("_Said", bound=Message)
+
+
+def stamped(at_ms: int, body: bytes) -> bytes:
+    """As it is kept."""
+    return max(0, at_ms).to_bytes(_TIME_BYTES, "big") + body
+
+
+def unstamped(value: bytes) -> tuple[int, bytes]:
+    """Time and body; whether the body is one is not looked at."""
+    return int.from_bytes(value[:_TIME_BYTES], "big"), value[_TIME_BYTES:]
+
+
+def parse(kind: type[_Said], value: bytes) -> tuple[_Said, int]:
+    """What was said, and when (unix ms).
+
+    Raises:
+        ValueError: it cannot be read, or nobody can have said it.
+    """
+    if len(value) < _TIME_BYTES:
+        raise ValueError("it is too short to have a time")
+    at_ms, body = unstamped(value)
+    try:
+        message = kind.FromString(body)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+    check(message)
+    return message, at_ms
+
+
+def read(kind: type[_Said], value: bytes | None) -> tuple[_Said, int] | None:
+    """The same; None: nothing was said, or it cannot be read."""
+    if value is None:
+        return None
+    try:
+        return parse(kind, value)
+    except ValueError:
+        return None
+
+
+def check(message: Message) -> None:
+    """That somebody may have said this: nonsense that happens to be a message has no such fields.
+
+    Raises:
+        ValueError
+    """
+    match message:
+        case federation_pb2.Welcome() | federation_pb2.MountRow():
+            paths = [message.mount]
+        case federation_pb2.Inherited():
+            if not message.incarnation:
+                raise ValueError("it does not say of which life of the parent's store it is")
+            paths = [level.path for level in message.levels]
+        case federation_pb2.Hello() if not message.cluster_id:
+            raise ValueError("it does not say of which cluster it is")
+        case _:
+            paths = []
+    for path in paths:
+        if not is_path(path):
+            raise ValueError(f"{path!r} is no path")
+
+
+def is_path(text: str) -> bool:
+    """Whether it is a canonical path."""
+    try:
+        Path.parse(text)
+    except InvalidPath:
+        return False
+    return True
+
+
+def _of(kind: type[Message]) -> Callable[[bytes], Any]:
+    return lambda value: parse(kind, value)
+
+
+READERS: Final[Mapping[bytes, Callable[[bytes], Any]]] = {
+    keys.PARENT: _of(federation_pb2.Welcome),
+    keys.INHERITED: _of(federation_pb2.Inherited),
+    keys.MOUNT_ROW: _of(federation_pb2.MountRow),
+    keys.CHILD: _of(federation_pb2.Hello),
+    BELOW: _of(federation_pb2.MountTable),
+}
+"""Who reads the rows whose keys begin so; raises ValueError."""

@@ -1,0 +1,97 @@
+"""What is inherited and cannot be read any more: nobody is let in by it, and it can be mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kdir.v1 import admin_pb2, directory_pb2, federation_pb2, resolve_pb2
+
+from directory.federation import facts
+from directory.federation.federation import unix_ms
+from directory.federation.stamped import stamped
+from directory.health import State, health_of
+from directory.namespace.keys import INHERITED
+from directory.store.base import Put
+from resolver.errors import InvalidArgument, NotReady
+from tests.unit.access.conftest import ADMIN, House, grants
+
+Make = Callable[..., House]
+NO_PATH = federation_pb2.Inherited(incarnation="i", levels=[{"path": "no path"}])
+SPOILED = [
+    b"\xff\xfe\0nonsense\xff",
+    b"nonsense",  # eight bytes: a time, and a message of nothing
+    b"",
+    stamped(1, NO_PATH.SerializeToString()),
+]
+RESOLVE = resolve_pb2.ResolveRequest(path="/la/a")
+STATUS = admin_pb2.GetStatusRequest()
+
+
+def status_of(house: House, who: str) -> admin_pb2.GetStatusResponse:
+    answer: admin_pb2.GetStatusResponse = house.ask(who, "GetStatus", STATUS)
+    return answer
+
+
+def detach(house: House, who: str, *, keep: bool = False) -> admin_pb2.DetachParentResponse:
+    request = admin_pb2.DetachParentRequest(keep_inherited=keep)
+    answer: admin_pb2.DetachParentResponse = house.ask(who, "DetachParent", request)
+    return answer
+
+
+@pytest.mark.parametrize("value", SPOILED)
+def test_S21_nobody_is_let_in_and_a_super_user_sees_it_and_mends_it(
+    house: Make, value: bytes
+) -> None:
+    la = house(parent=["127.0.0.1:1"])
+    la.mkdir("/la/a")
+    la.grant("bob", "read", "/la/a")
+    la.put(Put(INHERITED, value))
+    assert isinstance(la.refusal("bob", "Resolve", RESOLVE), NotReady)
+    health = health_of(la.cluster)
+    assert (health.state, health.ready) == (State.UNTOLD, False)
+    status = status_of(la, ADMIN)
+    assert "f/inherited" in status.parent.untold
+    assert status.quarantined_count == 1
+    assert status.quarantined[0].startswith("b'f/inherited': ")
+    keep = admin_pb2.DetachParentRequest(keep_inherited=True)
+    assert isinstance(la.refusal(ADMIN, "DetachParent", keep), NotReady)
+    assert la.cluster.replica.snapshot.fact(facts.DETACHED_KEY) is None
+    detach(la, ADMIN)
+    assert la.outcome("bob", "/la/a") == "resolution"
+    assert health_of(la.cluster).state is State.SERVING
+    assert not status_of(la, ADMIN).quarantined_count
+    assert not status_of(la, ADMIN).parent.untold
+
+
+def test_what_can_be_read_does_not_go_with_the_parent(house: Make) -> None:
+    la = house(parent=["127.0.0.1:1"])
+    word = federation_pb2.Inherited(incarnation="i")
+    word.levels.add(path="/", grants=grants("bob", "read", host="*"))
+    la.put(*facts.inherited_writes(la.cluster.replica.snapshot, word, unix_ms()))
+    drop = admin_pb2.DetachParentRequest()
+    assert isinstance(la.refusal(ADMIN, "DetachParent", drop), InvalidArgument)
+    assert list(detach(la, ADMIN, keep=True).kept) == ["/"]
+
+
+def test_an_open_cluster_lets_nobody_in_by_what_it_cannot_read(house: Make) -> None:
+    """Somebody may have been denied; and of those who may mend it there are none but all."""
+    la = house("open", auth={"anonymous": True})
+    la.mkdir("/la/a")
+    la.put(Put(INHERITED, SPOILED[0]))
+    listing = directory_pb2.ListEntriesRequest(path="/la")
+    for method, request in (("Resolve", RESOLVE), ("ListEntries", listing)):
+        assert isinstance(la.refusal("bob", method, request), NotReady)
+    assert status_of(la, "").parent.untold
+    detach(la, "bob")
+    assert la.outcome("bob", "/la/a") == "resolution"
+
+
+def test_an_open_cluster_with_super_users_is_mended_by_them(house: Make) -> None:
+    la = house("open")
+    la.mkdir("/la/a")
+    la.put(Put(INHERITED, SPOILED[0]))
+    drop = admin_pb2.DetachParentRequest()
+    assert isinstance(la.refusal("bob", "DetachParent", drop), NotReady)
+    detach(la, ADMIN)
+    assert la.outcome("bob", "/la/a") == "resolution"
