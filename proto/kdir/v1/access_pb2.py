@@ -24,49 +24,60 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from kdir.v1 import entry_pb2 as kdir_dot_v1_dot_entry__pb2
+from kdir.v1 import policies_pb2 as kdir_dot_v1_dot_policies__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14kdir/v1/access.proto\x12\x07kdir.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13kdir/v1/entry.proto\"\xbd\x01\n\x05Grant\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12\'\n\npermission\x18\x04 \x01(\x0e\x32\x13.kdir.v1.Permission\x12,\n\rresource_kind\x18\x05 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\x12\x15\n\rresource_name\x18\x06 \x01(\t\"\x82\x01\n\x06Grants\x12\x1e\n\x06grants\x18\x01 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x14\n\x0c\x63hange_count\x18\x02 \x01(\r\x12.\n\nchanged_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nchanged_by\x18\x04 \x01(\t\"\x8d\x01\n\x10\x41\x64\x64GrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12 \n\x04kind\x18\x04 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"v\n\x11\x41\x64\x64GrantsResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x1d\n\x05\x61\x64\x64\x65\x64\x18\x03 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x13\n\x0btopic_count\x18\x04 \x01(\x04\"\x90\x01\n\x13RemoveGrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12 \n\x04kind\x18\x04 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"{\n\x14RemoveGrantsResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x1f\n\x07removed\x18\x03 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x13\n\x0btopic_count\x18\x04 \x01(\x04\"R\n\x11ListGrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\r\n\x05token\x18\x03 \x01(\t\"C\n\x12ListGrantsResponse\x12\x1e\n\x06grants\x18\x01 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\r\n\x05token\x18\x02 \x01(\t\"\xf1\x01\n\x12\x43heckAccessRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\r\n\x05token\x18\x05 \x01(\t\x12,\n\rresource_kind\x18\x06 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\x12\x15\n\rresource_name\x18\x07 \x01(\t\x12 \n\x04kind\x18\x08 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x0f\n\x07\x65xplain\x18\t \x01(\x08\"\xd3\x01\n\x13\x43heckAccessResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12&\n\x0e\x64\x65\x63iding_grant\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Grant\x12\x15\n\rdeciding_path\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12&\n\nimplied_by\x18\x05 \x01(\x0e\x32\x12.kdir.v1.Operation\x12$\n\x06levels\x18\x06 \x03(\x0b\x32\x14.kdir.v1.AccessLevel\x12\r\n\x05token\x18\x07 \x01(\t\"b\n\x0b\x41\x63\x63\x65ssLevel\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x63losed\x18\x02 \x01(\x08\x12\x11\n\tinherited\x18\x03 \x01(\x08\x12\"\n\x06grants\x18\x04 \x03(\x0b\x32\x12.kdir.v1.SeenGrant\"L\n\tSeenGrant\x12\x1d\n\x05grant\x18\x01 \x01(\x0b\x32\x0e.kdir.v1.Grant\x12\x0f\n\x07\x64\x65\x63ides\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xa8\x01\n\x13\x41uthorizeAnyRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12,\n\rresource_kind\x18\x04 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\r\n\x05token\x18\x06 \x01(\t\"6\n\x14\x41uthorizeAnyResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\r\n\x05token\x18\x02 \x01(\t*\x92\x03\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x11\n\rOPERATION_ALL\x10\x01\x12\x12\n\x0eOPERATION_READ\x10\x02\x12\x13\n\x0fOPERATION_WRITE\x10\x03\x12\x14\n\x10OPERATION_CREATE\x10\x04\x12\x14\n\x10OPERATION_DELETE\x10\x05\x12\x13\n\x0fOPERATION_ALTER\x10\x06\x12\x16\n\x12OPERATION_DESCRIBE\x10\x07\x12\x1e\n\x1aOPERATION_DESCRIBE_CONFIGS\x10\x08\x12\x1b\n\x17OPERATION_ALTER_CONFIGS\x10\t\x12\x1c\n\x18OPERATION_CLUSTER_ACTION\x10\n\x12\x1e\n\x1aOPERATION_IDEMPOTENT_WRITE\x10\x0b\x12\x1b\n\x17OPERATION_CREATE_TOKENS\x10\x0c\x12\x1d\n\x19OPERATION_DESCRIBE_TOKENS\x10\r\x12\x1e\n\x1aOPERATION_TWO_PHASE_COMMIT\x10\x0e*\x9e\x01\n\x0cResourceKind\x12\x1d\n\x19RESOURCE_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13RESOURCE_KIND_TOPIC\x10\x01\x12\x17\n\x13RESOURCE_KIND_GROUP\x10\x02\x12\"\n\x1eRESOURCE_KIND_TRANSACTIONAL_ID\x10\x03\x12\x19\n\x15RESOURCE_KIND_CLUSTER\x10\x04*S\n\nPermission\x12\x1a\n\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x13\n\x0fPERMISSION_DENY\x10\x01\x12\x14\n\x10PERMISSION_ALLOW\x10\x02\x32\xfe\x02\n\rAccessService\x12\x42\n\tAddGrants\x12\x19.kdir.v1.AddGrantsRequest\x1a\x1a.kdir.v1.AddGrantsResponse\x12K\n\x0cRemoveGrants\x12\x1c.kdir.v1.RemoveGrantsRequest\x1a\x1d.kdir.v1.RemoveGrantsResponse\x12\x45\n\nListGrants\x12\x1a.kdir.v1.ListGrantsRequest\x1a\x1b.kdir.v1.ListGrantsResponse\x12H\n\x0b\x43heckAccess\x12\x1b.kdir.v1.CheckAccessRequest\x1a\x1c.kdir.v1.CheckAccessResponse\x12K\n\x0c\x41uthorizeAny\x12\x1c.kdir.v1.AuthorizeAnyRequest\x1a\x1d.kdir.v1.AuthorizeAnyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14kdir/v1/access.proto\x12\x07kdir.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13kdir/v1/entry.proto\x1a\x16kdir/v1/policies.proto\"\xbd\x01\n\x05Grant\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12\'\n\npermission\x18\x04 \x01(\x0e\x32\x13.kdir.v1.Permission\x12,\n\rresource_kind\x18\x05 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\x12\x15\n\rresource_name\x18\x06 \x01(\t\"\x82\x01\n\x06Grants\x12\x1e\n\x06grants\x18\x01 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x14\n\x0c\x63hange_count\x18\x02 \x01(\r\x12.\n\nchanged_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nchanged_by\x18\x04 \x01(\t\"\x8d\x01\n\x10\x41\x64\x64GrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12 \n\x04kind\x18\x04 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"\x99\x01\n\x11\x41\x64\x64GrantsResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x1d\n\x05\x61\x64\x64\x65\x64\x18\x03 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x13\n\x0btopic_count\x18\x04 \x01(\x04\x12!\n\x04plan\x18\x05 \x01(\x0b\x32\x13.kdir.v1.ChangePlan\"\x90\x01\n\x13RemoveGrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12 \n\x04kind\x18\x04 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"\x9e\x01\n\x14RemoveGrantsResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1e\n\x06grants\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x1f\n\x07removed\x18\x03 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x13\n\x0btopic_count\x18\x04 \x01(\x04\x12!\n\x04plan\x18\x05 \x01(\x0b\x32\x13.kdir.v1.ChangePlan\"R\n\x11ListGrantsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\r\n\x05token\x18\x03 \x01(\t\"C\n\x12ListGrantsResponse\x12\x1e\n\x06grants\x18\x01 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\r\n\x05token\x18\x02 \x01(\t\"\xf1\x01\n\x12\x43heckAccessRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\r\n\x05token\x18\x05 \x01(\t\x12,\n\rresource_kind\x18\x06 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\x12\x15\n\rresource_name\x18\x07 \x01(\t\x12 \n\x04kind\x18\x08 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x0f\n\x07\x65xplain\x18\t \x01(\x08\"\xd3\x01\n\x13\x43heckAccessResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12&\n\x0e\x64\x65\x63iding_grant\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Grant\x12\x15\n\rdeciding_path\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12&\n\nimplied_by\x18\x05 \x01(\x0e\x32\x12.kdir.v1.Operation\x12$\n\x06levels\x18\x06 \x03(\x0b\x32\x14.kdir.v1.AccessLevel\x12\r\n\x05token\x18\x07 \x01(\t\"b\n\x0b\x41\x63\x63\x65ssLevel\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x63losed\x18\x02 \x01(\x08\x12\x11\n\tinherited\x18\x03 \x01(\x08\x12\"\n\x06grants\x18\x04 \x03(\x0b\x32\x12.kdir.v1.SeenGrant\"L\n\tSeenGrant\x12\x1d\n\x05grant\x18\x01 \x01(\x0b\x32\x0e.kdir.v1.Grant\x12\x0f\n\x07\x64\x65\x63ides\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xa8\x01\n\x13\x41uthorizeAnyRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12%\n\toperation\x18\x03 \x01(\x0e\x32\x12.kdir.v1.Operation\x12,\n\rresource_kind\x18\x04 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\r\n\x05token\x18\x06 \x01(\t\"6\n\x14\x41uthorizeAnyResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\r\n\x05token\x18\x02 \x01(\t\"\xd2\x02\n\nChangePlan\x12(\n\x07\x65ntries\x18\x01 \x01(\x0b\x32\x17.kdir.v1.ChangedEntries\x12%\n\x06\x61\x63\x63\x65ss\x18\x02 \x03(\x0b\x32\x15.kdir.v1.AccessChange\x12\x16\n\x0e\x61\x63\x63\x65ss_omitted\x18\x03 \x01(\x04\x12\'\n\x08policies\x18\x04 \x03(\x0b\x32\x15.kdir.v1.PolicyChange\x12\'\n\x0bkafka_calls\x18\x05 \x03(\x0b\x32\x12.kdir.v1.KafkaCall\x12\x1b\n\x13kafka_calls_omitted\x18\x06 \x01(\x04\x12$\n\x06quotas\x18\x07 \x03(\x0b\x32\x14.kdir.v1.PassedQuota\x12\x15\n\rretired_names\x18\x08 \x03(\t\x12\x1d\n\x15retired_names_omitted\x18\t \x01(\x04\x12\x10\n\x08\x61t_least\x18\n \x01(\x08\"\xa0\x01\n\x0e\x43hangedEntries\x12\x13\n\x0b\x64irectories\x18\x01 \x01(\x04\x12\x0e\n\x06topics\x18\x02 \x01(\x04\x12\r\n\x05links\x18\x03 \x01(\x04\x12\x0e\n\x06mounts\x18\x04 \x01(\x04\x12\x1b\n\x13\x65ntries_with_grants\x18\x05 \x01(\x04\x12\x15\n\rkafka_deleted\x18\x06 \x01(\x04\x12\x16\n\x0ekafka_detached\x18\x07 \x01(\x04\"\xea\x01\n\x0c\x41\x63\x63\x65ssChange\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12,\n\rresource_kind\x18\x03 \x01(\x0e\x32\x15.kdir.v1.ResourceKind\x12\x15\n\rresource_name\x18\x04 \x01(\t\x12\x0c\n\x04path\x18\x05 \x01(\t\x12 \n\x04kind\x18\x06 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\"\n\x06gained\x18\x07 \x03(\x0e\x32\x12.kdir.v1.Operation\x12 \n\x04lost\x18\x08 \x03(\x0e\x32\x12.kdir.v1.Operation\"\x9d\x01\n\x0cPolicyChange\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x13\n\x06\x62\x65\x66ore\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05\x61\x66ter\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x0btopic_count\x18\x04 \x01(\x04\x12\x15\n\rcluster_count\x18\x05 \x01(\x04\x12\x14\n\x0c\x64\x65letes_data\x18\x06 \x01(\x08\x42\t\n\x07_beforeB\x08\n\x06_after\"G\n\x0bPassedQuota\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\x04\x12\x0c\n\x04used\x18\x04 \x01(\x04*\x92\x03\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x11\n\rOPERATION_ALL\x10\x01\x12\x12\n\x0eOPERATION_READ\x10\x02\x12\x13\n\x0fOPERATION_WRITE\x10\x03\x12\x14\n\x10OPERATION_CREATE\x10\x04\x12\x14\n\x10OPERATION_DELETE\x10\x05\x12\x13\n\x0fOPERATION_ALTER\x10\x06\x12\x16\n\x12OPERATION_DESCRIBE\x10\x07\x12\x1e\n\x1aOPERATION_DESCRIBE_CONFIGS\x10\x08\x12\x1b\n\x17OPERATION_ALTER_CONFIGS\x10\t\x12\x1c\n\x18OPERATION_CLUSTER_ACTION\x10\n\x12\x1e\n\x1aOPERATION_IDEMPOTENT_WRITE\x10\x0b\x12\x1b\n\x17OPERATION_CREATE_TOKENS\x10\x0c\x12\x1d\n\x19OPERATION_DESCRIBE_TOKENS\x10\r\x12\x1e\n\x1aOPERATION_TWO_PHASE_COMMIT\x10\x0e*\x9e\x01\n\x0cResourceKind\x12\x1d\n\x19RESOURCE_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13RESOURCE_KIND_TOPIC\x10\x01\x12\x17\n\x13RESOURCE_KIND_GROUP\x10\x02\x12\"\n\x1eRESOURCE_KIND_TRANSACTIONAL_ID\x10\x03\x12\x19\n\x15RESOURCE_KIND_CLUSTER\x10\x04*S\n\nPermission\x12\x1a\n\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x13\n\x0fPERMISSION_DENY\x10\x01\x12\x14\n\x10PERMISSION_ALLOW\x10\x02\x32\xfe\x02\n\rAccessService\x12\x42\n\tAddGrants\x12\x19.kdir.v1.AddGrantsRequest\x1a\x1a.kdir.v1.AddGrantsResponse\x12K\n\x0cRemoveGrants\x12\x1c.kdir.v1.RemoveGrantsRequest\x1a\x1d.kdir.v1.RemoveGrantsResponse\x12\x45\n\nListGrants\x12\x1a.kdir.v1.ListGrantsRequest\x1a\x1b.kdir.v1.ListGrantsResponse\x12H\n\x0b\x43heckAccess\x12\x1b.kdir.v1.CheckAccessRequest\x1a\x1c.kdir.v1.CheckAccessResponse\x12K\n\x0c\x41uthorizeAny\x12\x1c.kdir.v1.AuthorizeAnyRequest\x1a\x1d.kdir.v1.AuthorizeAnyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kdir.v1.access_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OPERATION']._serialized_start=1965
-  _globals['_OPERATION']._serialized_end=2367
-  _globals['_RESOURCEKIND']._serialized_start=2370
-  _globals['_RESOURCEKIND']._serialized_end=2528
-  _globals['_PERMISSION']._serialized_start=2530
-  _globals['_PERMISSION']._serialized_end=2613
-  _globals['_GRANT']._serialized_start=88
-  _globals['_GRANT']._serialized_end=277
-  _globals['_GRANTS']._serialized_start=280
-  _globals['_GRANTS']._serialized_end=410
-  _globals['_ADDGRANTSREQUEST']._serialized_start=413
-  _globals['_ADDGRANTSREQUEST']._serialized_end=554
-  _globals['_ADDGRANTSRESPONSE']._serialized_start=556
-  _globals['_ADDGRANTSRESPONSE']._serialized_end=674
-  _globals['_REMOVEGRANTSREQUEST']._serialized_start=677
-  _globals['_REMOVEGRANTSREQUEST']._serialized_end=821
-  _globals['_REMOVEGRANTSRESPONSE']._serialized_start=823
-  _globals['_REMOVEGRANTSRESPONSE']._serialized_end=946
-  _globals['_LISTGRANTSREQUEST']._serialized_start=948
-  _globals['_LISTGRANTSREQUEST']._serialized_end=1030
-  _globals['_LISTGRANTSRESPONSE']._serialized_start=1032
-  _globals['_LISTGRANTSRESPONSE']._serialized_end=1099
-  _globals['_CHECKACCESSREQUEST']._serialized_start=1102
-  _globals['_CHECKACCESSREQUEST']._serialized_end=1343
-  _globals['_CHECKACCESSRESPONSE']._serialized_start=1346
-  _globals['_CHECKACCESSRESPONSE']._serialized_end=1557
-  _globals['_ACCESSLEVEL']._serialized_start=1559
-  _globals['_ACCESSLEVEL']._serialized_end=1657
-  _globals['_SEENGRANT']._serialized_start=1659
-  _globals['_SEENGRANT']._serialized_end=1735
-  _globals['_AUTHORIZEANYREQUEST']._serialized_start=1738
-  _globals['_AUTHORIZEANYREQUEST']._serialized_end=1906
-  _globals['_AUTHORIZEANYRESPONSE']._serialized_start=1908
-  _globals['_AUTHORIZEANYRESPONSE']._serialized_end=1962
-  _globals['_ACCESSSERVICE']._serialized_start=2616
-  _globals['_ACCESSSERVICE']._serialized_end=2998
+  _globals['_OPERATION']._serialized_start=3035
+  _globals['_OPERATION']._serialized_end=3437
+  _globals['_RESOURCEKIND']._serialized_start=3440
+  _globals['_RESOURCEKIND']._serialized_end=3598
+  _globals['_PERMISSION']._serialized_start=3600
+  _globals['_PERMISSION']._serialized_end=3683
+  _globals['_GRANT']._serialized_start=112
+  _globals['_GRANT']._serialized_end=301
+  _globals['_GRANTS']._serialized_start=304
+  _globals['_GRANTS']._serialized_end=434
+  _globals['_ADDGRANTSREQUEST']._serialized_start=437
+  _globals['_ADDGRANTSREQUEST']._serialized_end=578
+  _globals['_ADDGRANTSRESPONSE']._serialized_start=581
+  _globals['_ADDGRANTSRESPONSE']._serialized_end=734
+  _globals['_REMOVEGRANTSREQUEST']._serialized_start=737
+  _globals['_REMOVEGRANTSREQUEST']._serialized_end=881
+  _globals['_REMOVEGRANTSRESPONSE']._serialized_start=884
+  _globals['_REMOVEGRANTSRESPONSE']._serialized_end=1042
+  _globals['_LISTGRANTSREQUEST']._serialized_start=1044
+  _globals['_LISTGRANTSREQUEST']._serialized_end=1126
+  _globals['_LISTGRANTSRESPONSE']._serialized_start=1128
+  _globals['_LISTGRANTSRESPONSE']._serialized_end=1195
+  _globals['_CHECKACCESSREQUEST']._serialized_start=1198
+  _globals['_CHECKACCESSREQUEST']._serialized_end=1439
+  _globals['_CHECKACCESSRESPONSE']._serialized_start=1442
+  _globals['_CHECKACCESSRESPONSE']._serialized_end=1653
+  _globals['_ACCESSLEVEL']._serialized_start=1655
+  _globals['_ACCESSLEVEL']._serialized_end=1753
+  _globals['_SEENGRANT']._serialized_start=1755
+  _globals['_SEENGRANT']._serialized_end=1831
+  _globals['_AUTHORIZEANYREQUEST']._serialized_start=1834
+  _globals['_AUTHORIZEANYREQUEST']._serialized_end=2002
+  _globals['_AUTHORIZEANYRESPONSE']._serialized_start=2004
+  _globals['_AUTHORIZEANYRESPONSE']._serialized_end=2058
+  _globals['_CHANGEPLAN']._serialized_start=2061
+  _globals['_CHANGEPLAN']._serialized_end=2399
+  _globals['_CHANGEDENTRIES']._serialized_start=2402
+  _globals['_CHANGEDENTRIES']._serialized_end=2562
+  _globals['_ACCESSCHANGE']._serialized_start=2565
+  _globals['_ACCESSCHANGE']._serialized_end=2799
+  _globals['_POLICYCHANGE']._serialized_start=2802
+  _globals['_POLICYCHANGE']._serialized_end=2959
+  _globals['_PASSEDQUOTA']._serialized_start=2961
+  _globals['_PASSEDQUOTA']._serialized_end=3032
+  _globals['_ACCESSSERVICE']._serialized_start=3686
+  _globals['_ACCESSSERVICE']._serialized_end=4068
 # @@protoc_insertion_point(module_scope)

@@ -2,6 +2,7 @@ import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from kdir.v1 import entry_pb2 as _entry_pb2
+from kdir.v1 import policies_pb2 as _policies_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -109,16 +110,18 @@ class AddGrantsRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class AddGrantsResponse(_message.Message):
-    __slots__ = ("token", "grants", "added", "topic_count")
+    __slots__ = ("token", "grants", "added", "topic_count", "plan")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     token: str
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
     added: _containers.RepeatedCompositeFieldContainer[Grant]
     topic_count: int
-    def __init__(self, token: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., added: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., topic_count: _Optional[int] = ...) -> None: ...
+    plan: ChangePlan
+    def __init__(self, token: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., added: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., topic_count: _Optional[int] = ..., plan: _Optional[_Union[ChangePlan, _Mapping]] = ...) -> None: ...
 
 class RemoveGrantsRequest(_message.Message):
     __slots__ = ("path", "grants", "request_id", "kind", "validate_only")
@@ -135,16 +138,18 @@ class RemoveGrantsRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class RemoveGrantsResponse(_message.Message):
-    __slots__ = ("token", "grants", "removed", "topic_count")
+    __slots__ = ("token", "grants", "removed", "topic_count", "plan")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     token: str
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
     removed: _containers.RepeatedCompositeFieldContainer[Grant]
     topic_count: int
-    def __init__(self, token: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., topic_count: _Optional[int] = ...) -> None: ...
+    plan: ChangePlan
+    def __init__(self, token: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., topic_count: _Optional[int] = ..., plan: _Optional[_Union[ChangePlan, _Mapping]] = ...) -> None: ...
 
 class ListGrantsRequest(_message.Message):
     __slots__ = ("path", "kind", "token")
@@ -249,3 +254,93 @@ class AuthorizeAnyResponse(_message.Message):
     allowed: bool
     token: str
     def __init__(self, allowed: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
+
+class ChangePlan(_message.Message):
+    __slots__ = ("entries", "access", "access_omitted", "policies", "kafka_calls", "kafka_calls_omitted", "quotas", "retired_names", "retired_names_omitted", "at_least")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_CALLS_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_CALLS_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_NAMES_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_NAMES_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    AT_LEAST_FIELD_NUMBER: _ClassVar[int]
+    entries: ChangedEntries
+    access: _containers.RepeatedCompositeFieldContainer[AccessChange]
+    access_omitted: int
+    policies: _containers.RepeatedCompositeFieldContainer[PolicyChange]
+    kafka_calls: _containers.RepeatedCompositeFieldContainer[_policies_pb2.KafkaCall]
+    kafka_calls_omitted: int
+    quotas: _containers.RepeatedCompositeFieldContainer[PassedQuota]
+    retired_names: _containers.RepeatedScalarFieldContainer[str]
+    retired_names_omitted: int
+    at_least: bool
+    def __init__(self, entries: _Optional[_Union[ChangedEntries, _Mapping]] = ..., access: _Optional[_Iterable[_Union[AccessChange, _Mapping]]] = ..., access_omitted: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ..., kafka_calls: _Optional[_Iterable[_Union[_policies_pb2.KafkaCall, _Mapping]]] = ..., kafka_calls_omitted: _Optional[int] = ..., quotas: _Optional[_Iterable[_Union[PassedQuota, _Mapping]]] = ..., retired_names: _Optional[_Iterable[str]] = ..., retired_names_omitted: _Optional[int] = ..., at_least: _Optional[bool] = ...) -> None: ...
+
+class ChangedEntries(_message.Message):
+    __slots__ = ("directories", "topics", "links", "mounts", "entries_with_grants", "kafka_deleted", "kafka_detached")
+    DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    MOUNTS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_WITH_GRANTS_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_DELETED_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_DETACHED_FIELD_NUMBER: _ClassVar[int]
+    directories: int
+    topics: int
+    links: int
+    mounts: int
+    entries_with_grants: int
+    kafka_deleted: int
+    kafka_detached: int
+    def __init__(self, directories: _Optional[int] = ..., topics: _Optional[int] = ..., links: _Optional[int] = ..., mounts: _Optional[int] = ..., entries_with_grants: _Optional[int] = ..., kafka_deleted: _Optional[int] = ..., kafka_detached: _Optional[int] = ...) -> None: ...
+
+class AccessChange(_message.Message):
+    __slots__ = ("principal", "host", "resource_kind", "resource_name", "path", "kind", "gained", "lost")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_KIND_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    GAINED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    host: str
+    resource_kind: ResourceKind
+    resource_name: str
+    path: str
+    kind: _entry_pb2.EntryKind
+    gained: _containers.RepeatedScalarFieldContainer[Operation]
+    lost: _containers.RepeatedScalarFieldContainer[Operation]
+    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., resource_kind: _Optional[_Union[ResourceKind, str]] = ..., resource_name: _Optional[str] = ..., path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., gained: _Optional[_Iterable[_Union[Operation, str]]] = ..., lost: _Optional[_Iterable[_Union[Operation, str]]] = ...) -> None: ...
+
+class PolicyChange(_message.Message):
+    __slots__ = ("field", "before", "after", "topic_count", "cluster_count", "deletes_data")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DELETES_DATA_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    before: str
+    after: str
+    topic_count: int
+    cluster_count: int
+    deletes_data: bool
+    def __init__(self, field: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ..., topic_count: _Optional[int] = ..., cluster_count: _Optional[int] = ..., deletes_data: _Optional[bool] = ...) -> None: ...
+
+class PassedQuota(_message.Message):
+    __slots__ = ("path", "field", "limit", "used")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    field: str
+    limit: int
+    used: int
+    def __init__(self, path: _Optional[str] = ..., field: _Optional[str] = ..., limit: _Optional[int] = ..., used: _Optional[int] = ...) -> None: ...

@@ -1,4 +1,5 @@
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
+from kdir.v1 import access_pb2 as _access_pb2
 from kdir.v1 import entry_pb2 as _entry_pb2
 from kdir.v1 import policies_pb2 as _policies_pb2
 from kdir.v1 import resolve_pb2 as _resolve_pb2
@@ -113,14 +114,16 @@ class UpdateEntryRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class UpdateEntryResponse(_message.Message):
-    __slots__ = ("authority", "entry", "token")
+    __slots__ = ("authority", "entry", "token", "plan")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     entry: _entry_pb2.Entry
     token: str
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
+    plan: _access_pb2.ChangePlan
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., token: _Optional[str] = ..., plan: _Optional[_Union[_access_pb2.ChangePlan, _Mapping]] = ...) -> None: ...
 
 class DeleteEntryRequest(_message.Message):
     __slots__ = ("path", "kind", "recursive", "etag", "request_id", "validate_only")
@@ -139,18 +142,20 @@ class DeleteEntryRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., recursive: _Optional[bool] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class DeleteEntryResponse(_message.Message):
-    __slots__ = ("authority", "token", "topic_count", "directory_count", "kafka_topics_deleted")
+    __slots__ = ("authority", "token", "topic_count", "directory_count", "kafka_topics_deleted", "plan")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_COUNT_FIELD_NUMBER: _ClassVar[int]
     KAFKA_TOPICS_DELETED_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     token: str
     topic_count: int
     directory_count: int
     kafka_topics_deleted: bool
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., token: _Optional[str] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., kafka_topics_deleted: _Optional[bool] = ...) -> None: ...
+    plan: _access_pb2.ChangePlan
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., token: _Optional[str] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., kafka_topics_deleted: _Optional[bool] = ..., plan: _Optional[_Union[_access_pb2.ChangePlan, _Mapping]] = ...) -> None: ...
 
 class MoveEntryRequest(_message.Message):
     __slots__ = ("path", "kind", "new_path", "leave_link", "etag", "request_id", "validate_only")
@@ -171,11 +176,13 @@ class MoveEntryRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., new_path: _Optional[str] = ..., leave_link: _Optional[bool] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class MoveEntryResponse(_message.Message):
-    __slots__ = ("authority", "entry", "token")
+    __slots__ = ("authority", "entry", "token", "plan")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     entry: _entry_pb2.Entry
     token: str
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
+    plan: _access_pb2.ChangePlan
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., token: _Optional[str] = ..., plan: _Optional[_Union[_access_pb2.ChangePlan, _Mapping]] = ...) -> None: ...
