@@ -69,6 +69,8 @@ class Written:
     plan: Plan
     revision: int
     repeated: bool = False
+    snapshot: Snapshot | None = None
+    """What it was planned on, where it was only planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ class Writer:
                     return known
                 raise
             if validate_only:
-                return Written(planned, snapshot.revision)
+                return Written(planned, snapshot.revision, snapshot=snapshot)
             if not planned.writes and not extra_writes:
                 return self._answered(request) or Written(planned, snapshot.revision)
             with self._counted():
