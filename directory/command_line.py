@@ -186,7 +186,9 @@ def intent(config: ServerConfig, processes: int) -> str:
     if processes > 1:
         lines.append(f"  processes: {processes}, sharing the port")
     if kafka is not None:
-        lines.append(f"  kafka:  {', '.join(kafka.bootstrap)}; may change there: {allowed}")
+        way = " ".join(filter(None, (", ".join(kafka.bootstrap), kafka.client.said())))
+        lines.append(f"  kafka:  {way}; may change there: {allowed}")
+        lines += [f"  advice: {kafka.client.advice()}"] if kafka.client.advice() else []
     lines += [
         f"  site link {link.path} → {', '.join(map(str, link.targets))}" for link in config.links
     ]

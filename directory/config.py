@@ -204,7 +204,7 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
         tls=tls,
         auth=auth,
         access=_access(top),
-        kafka=kafka_of(top.table("kafka")),
+        kafka=kafka_of(top.table("kafka"), base),
         links=_links(top.table("links"), mount),
         limits=_limits(top.table("limits")),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import pathlib
+from dataclasses import dataclass, field
 from typing import Final
 
+from directory.kafka.client_properties import ClientProperties, client_properties
 from directory.namespace.mapping import MappingRule
 from directory.toml_table import ConfigError, Table
 from resolver.errors import KdirError
@@ -34,6 +36,8 @@ class KafkaConfig:
     split_on: str = ""
     rules: tuple[MappingRule, ...] = ()
     listeners: tuple[Listener, ...] = ()
+    client: ClientProperties = field(default_factory=ClientProperties)
+    """How kdir itself comes to the brokers."""
     sweep_seconds: float = 30.0
     changes_per_second: float = 500.0
     """Topics that are changed in Kafka in a second, where armed."""
@@ -41,8 +45,8 @@ class KafkaConfig:
     """What somebody else changed where kdir pushes is changed back."""
 
 
-def kafka_of(table: Table | None) -> KafkaConfig | None:
-    """Read ``[kafka]``.
+def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | None:
+    """Read ``[kafka]``; files are below ``base`` unless they are absolute.
 
     Raises:
         ConfigError: naming the key, what was found and what would be right.
@@ -60,12 +64,14 @@ def kafka_of(table: Table | None) -> KafkaConfig | None:
             )
     sweep = table.above_zero("sweep_seconds", 30.0, "a number of seconds")
     rate = table.above_zero("changes_per_second", 500.0, "a number of topics")
+    client = client_properties(table, base)
     config = KafkaConfig(
         bootstrap=bootstrap,
         ceiling=frozenset(ceiling) - {"observe"},
         split_on=table.text("split_on", ""),
         rules=_rules(table.take("rules", [])),
-        listeners=_listeners(table.table("listeners"), bootstrap),
+        listeners=_listeners(table.table("listeners"), bootstrap, client),
+        client=client,
         sweep_seconds=sweep,
         changes_per_second=rate,
         mend=table.flag("mend"),
@@ -74,9 +80,11 @@ def kafka_of(table: Table | None) -> KafkaConfig | None:
     return config
 
 
-def _listeners(table: Table | None, bootstrap: tuple[str, ...]) -> tuple[Listener, ...]:
+def _listeners(
+    table: Table | None, bootstrap: tuple[str, ...], client: ClientProperties
+) -> tuple[Listener, ...]:
     if table is None:
-        return (Listener("default", bootstrap),)
+        return (Listener("default", bootstrap, *client.listener()),)
     listeners = []
     for name, value in table.rest().items():
         if not isinstance(value, dict):

@@ -63,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metrics = metrics_addresses(configs, options)
         for behind in _by_listen(configs).values():
             _identities(behind)
+        _check_kafkas(configs, said=bool(options.check or options.bound))
         if options.check:
             for config in configs:
                 sys.stdout.write(intent(config, options.processes) + "\n")
@@ -84,6 +85,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StoreAway as error:
         sys.stderr.write(f"error: the store cannot be reached: {logs.redacted(str(error))}\n")
         return 3
+
+
+def _check_kafkas(configs: Sequence[ServerConfig], *, said: bool) -> None:
+    """How Kafka's clients would come in; advice on it is logged, unless it is said elsewhere.
+
+    Raises:
+        ConfigError: they could not.
+    """
+    for client in (config.kafka.client for config in configs if config.kafka is not None):
+        client.read()
+        if client.advice() and not said:
+            _log.warning("%s", client.advice())
 
 
 def _supervise(configs: Sequence[ServerConfig], arguments: Sequence[str], count: int) -> int:

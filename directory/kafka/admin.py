@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from directory.kafka.client_properties import OWN
 from directory.kafka.contract import (
     AlreadySo,
     Alteration,
@@ -28,6 +29,7 @@ from directory.kafka.contract import (
     Wish,
     always,
 )
+from directory.toml_table import ConfigError
 from resolver.errors import KafkaRefused, KafkaUnavailable
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ class ConfluentAdmin:
 
     Args:
         bootstrap: ``host:port`` of some brokers.
-        properties: librdkafka's, for TLS and SASL.
+        properties: librdkafka's, for TLS and SASL, or what gives them, anew for each client: a
+            password that was changed comes with the next.
         timeout_seconds: of one request; a survey makes several.
         recycle_seconds: a client lives no longer: a long-lived one goes on asking for every topic
             that it ever saw (confluent-kafka-python #1737).
@@ -82,13 +85,13 @@ class ConfluentAdmin:
         self,
         bootstrap: Sequence[str],
         *,
-        properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
         timeout_seconds: float = 10.0,
         recycle_seconds: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bootstrap = ",".join(bootstrap)
-        self._properties = dict(properties or {})
+        self._properties = properties if callable(properties) else dict(properties or {})
         self._timeout = timeout_seconds
         self._recycle = recycle_seconds
         self._clock = clock
@@ -277,15 +280,8 @@ class ConfluentAdmin:
         now = self._clock()
         if self._client is None or now - self._made_at > self._recycle:
             settings: dict[str, Any] = {
-                # Its own refresh of metadata would be a second sweep that nobody reads.
-                "topic.metadata.refresh.interval.ms": -1,
-                "allow.auto.create.topics": False,
-                "receive.message.max.bytes": 1_000_000_000,
-                "reconnect.backoff.ms": 500,
-                "client.id": "kdir",
-                # It would write to stderr; what it has to say comes by error_cb.
-                "log_level": 0,
-                **self._properties,
+                **self._read_properties(),
+                **OWN,
                 "bootstrap.servers": self._bootstrap,
                 "error_cb": self._hear,
             }
@@ -296,6 +292,14 @@ class ConfluentAdmin:
                 raise KafkaRefused(f"Kafka's client: {raised.args[0].str()}") from None
             self._made_at, self._last_words = now, ""
         return self._client
+
+    def _read_properties(self) -> Mapping[str, str]:
+        if not callable(self._properties):
+            return self._properties
+        try:
+            return self._properties()
+        except ConfigError as error:
+            raise KafkaRefused(str(error)) from None
 
     def _hear(self, error: KafkaError) -> None:
         # "All brokers are down" says less than the reason that came before it.

@@ -49,6 +49,7 @@ def settings_of(config: KafkaConfig) -> KafkaSettings:
         sweep_seconds=config.sweep_seconds,
         changes_per_second=config.changes_per_second,
         mend=config.mend,
+        properties=config.client.read,
     )
 
 

@@ -5,9 +5,8 @@ Refuses to read files: ``directory/config.py`` does, and ``assembly.py`` transla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from directory.namespace.mapping import MappingRule, split_on
@@ -31,8 +30,8 @@ class KafkaSettings:
     """Adopted names are split at this; empty = they stay flat."""
     rules: tuple[MappingRule, ...] = ()
     """Come before ``split_on``. Rules that were adopted with (`kdir adopt --map`) come before."""
-    properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """librdkafka's, for TLS and SASL towards the brokers."""
+    properties: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
+    """librdkafka's, for TLS and SASL towards the brokers; asked for each new client."""
     sweep_seconds: float = 30.0
     """From one metadata sweep to the next; longer where a sweep itself takes long."""
     timeout_seconds: float = 10.0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver.cli import units
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import place
+from resolver.client_settings import read_settings
 from resolver.errors import InvalidArgument, KafkaRefused, KafkaUnavailable
 
 if TYPE_CHECKING:
@@ -66,13 +67,9 @@ def _own_settings(arguments: Arguments) -> dict[str, str]:
     file = arguments.one("properties")
     if file:
         try:
-            with open(file, encoding="utf-8") as lines:
-                for line in lines:
-                    key, equals, value = line.strip().partition("=")
-                    if equals and not key.startswith(("#", "!")):
-                        settings[key.strip()] = value.strip()
-        except OSError as error:
-            raise InvalidArgument(f"{file}: cannot be read: {error.strerror}") from error
+            settings |= read_settings(file)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from None
     for text in arguments.many("X"):
         key, equals, value = text.partition("=")
         if not equals:

@@ -1,0 +1,223 @@
+"""How kdir's own Kafka client comes to the brokers: librdkafka's properties, from config and file.
+
+Refuses what kdir sets itself, secrets that stand in the config, and what Kafka's client does not
+know; asks no broker. No message of it holds a secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from directory.toml_table import ConfigError, Table
+from resolver.client_settings import read_settings
+
+__all__ = ["OWN", "ClientProperties", "client_properties"]
+
+OWN: Final[Mapping[str, str | int | bool]] = MappingProxyType(
+    {
+        # Its own refresh of metadata would be a second sweep that nobody reads.
+        "topic.metadata.refresh.interval.ms": -1,
+        "allow.auto.create.topics": False,
+        "receive.message.max.bytes": 1_000_000_000,
+        "reconnect.backoff.ms": 500,
+        "client.id": "kdir",
+        # It would write to stderr; what it has to say comes by error_cb.
+        "log_level": 0,
+    }
+)
+"""What kdir's clients are always told."""
+_BOOTSTRAP: Final = frozenset({"bootstrap.servers", "metadata.broker.list"})
+_CODE: Final = frozenset({"plugin.library.paths", "logger", "default.topic.config"})
+"""Code, or no text; so are names that end with ``_cb``."""
+_SECRET: Final = re.compile(r"password|secret|passphrase|key\.pem$|jaas|oauthbearer\.config$")
+_UNKNOWN: Final = re.compile(r'No such configuration property: "(.*)"')
+# Those by which one comes to a broker, for the nearest one: which there are, librdkafka says.
+_USUAL: Final = (
+    *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password"),
+    *("sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"),
+    *("sasl.oauthbearer.scope", "sasl.oauthbearer.extensions", "sasl.oauthbearer.config"),
+    *("sasl.oauthbearer.token.endpoint.url", "sasl.kerberos.service.name"),
+    *("sasl.kerberos.principal", "sasl.kerberos.keytab", "sasl.kerberos.kinit.cmd"),
+    *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem"),
+    *("ssl.key.location", "ssl.key.password", "ssl.key.pem", "ssl.keystore.location"),
+    *("ssl.keystore.password", "ssl.crl.location", "ssl.cipher.suites", "ssl.curves.list"),
+    *("ssl.sigalgs.list", "ssl.endpoint.identification.algorithm", "ssl.providers"),
+    *("enable.ssl.certificate.verification", "https.ca.location", "client.dns.lookup"),
+    *("broker.address.family", "broker.address.ttl", "connections.max.idle.ms"),
+    *("reconnect.backoff.max.ms", "socket.connection.setup.timeout.ms", "socket.timeout.ms"),
+    *("socket.keepalive.enable", "socket.nagle.disable", "socket.send.buffer.bytes"),
+    *("socket.receive.buffer.bytes", "api.version.request.timeout.ms"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProperties:
+    """``kafka.properties`` and ``kafka.properties_file``; the file is read whenever asked."""
+
+    given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Those of the config; no secrets."""
+    file: str = ""
+    base: pathlib.Path | None = None
+    """What the files that properties name are below."""
+
+    def read(self) -> dict[str, str]:
+        """All of them, as Kafka's client takes them.
+
+        Raises:
+            ConfigError
+        """
+        found = dict(self.given)
+        if self.file:
+            for key, value in self._filed().items():
+                if key in found:
+                    raise ConfigError(f"kafka.properties: {key} stands in {self.file}, too")
+                _check_own(f"kafka.properties_file: {self.file}", key)
+                found[key] = value
+        if found:
+            found = {key: self._placed(key, value) for key, value in found.items()}
+            where = "kafka.properties_file" if self.file else "kafka.properties"
+            _check_protocol(where, found)
+            self._check_known(found)
+        return found
+
+    def listener(self) -> tuple[str, str]:
+        """Security protocol and SASL mechanism, for clients that come the same way. A file that
+        cannot be read says nothing; who starts is told by ``read``.
+        """
+        found = dict(self.given)
+        if self.file:
+            with contextlib.suppress(ConfigError):
+                found |= self._filed()
+        protocol = found.get("security.protocol", "PLAINTEXT").upper()
+        mechanism = found.get("sasl.mechanism", found.get("sasl.mechanisms", "GSSAPI"))
+        return protocol, mechanism if protocol.startswith("SASL_") else ""
+
+    def said(self) -> str:
+        """How kdir comes in, for people; nothing where that is in the clear and without a name."""
+        protocol, mechanism = self.listener()
+        way = f"{protocol} ({mechanism})" if mechanism else protocol
+        return "" if not (self.given or self.file) else f"by {way}"
+
+    def advice(self) -> str:
+        """What is wrong with the file's permissions; empty: nothing, or there is no file."""
+        try:
+            mode = pathlib.Path(self.file).stat().st_mode if self.file else 0
+        except OSError:
+            return ""
+        if not mode & 0o007:
+            return ""
+        return (
+            f"kafka.properties_file: everybody on this machine may read it: chmod 600 {self.file}"
+        )
+
+    def _filed(self) -> dict[str, str]:
+        try:
+            return read_settings(self.file)
+        except ValueError as error:
+            raise ConfigError(f"kafka.properties_file: {error}") from None
+
+    def _placed(self, key: str, value: str) -> str:
+        """Files are below the config's folder, as those of [tls] are."""
+        special = value in {"", "probe"}
+        if special or not (key.startswith("ssl.") and key.endswith(".location")):
+            return value
+        return os.fspath(((self.base or pathlib.Path.cwd()) / value).absolute())
+
+    def _check_known(self, properties: Mapping[str, str]) -> None:
+        """Kafka's client looks at them, and at the files that they name, without a broker."""
+        try:
+            from confluent_kafka import KafkaException
+            from confluent_kafka.admin import AdminClient
+        except ImportError:
+            raise ConfigError(
+                "[kafka] needs the package confluent-kafka: pip install 'kdir[kafka]'"
+            ) from None
+        try:
+            AdminClient({**properties, **OWN})
+        except KafkaException as error:
+            words = str(error.args[0].str()).strip()
+        else:
+            return
+        unknown = _UNKNOWN.match(words)
+        if unknown:
+            where = "kafka.properties" if unknown[1] in self.given else "kafka.properties_file"
+            near = difflib.get_close_matches(unknown[1], _USUAL, n=1, cutoff=0.0)
+            raise ConfigError(
+                f"{where}: unknown property {unknown[1]!r}; the nearest known one is {near[0]!r}"
+            )
+        for key, value in properties.items():
+            if value and _SECRET.search(key):
+                words = words.replace(value, "…")
+        raise ConfigError(f"kafka.properties: Kafka's client: {words}")
+
+
+def client_properties(table: Table, base: pathlib.Path | None) -> ClientProperties:
+    """Read ``properties`` and ``properties_file`` of ``[kafka]``, but not that file.
+
+    Raises:
+        ConfigError
+    """
+    value = table.take("properties", {})
+    if not isinstance(value, dict):
+        table.fail("properties", value, 'a table such as { "security.protocol" = "SSL" } is right')
+    given = _flat(table.where("properties"), value)
+    for key in given:
+        _check_own(table.where("properties"), key)
+        if _SECRET.search(key):
+            raise ConfigError(
+                f"kafka.properties: {key} is a secret; a file that kafka.properties_file names, "
+                "with a line for it, would be right"
+            )
+    name = table.text("properties_file", "")
+    file = os.fspath(((base or pathlib.Path.cwd()) / name).absolute()) if name else ""
+    return ClientProperties(MappingProxyType(given), file, base)
+
+
+def _flat(where: str, table: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    """TOML takes ``security.protocol`` without quotes for a table in a table."""
+    found: dict[str, str] = {}
+    for name, value in table.items():
+        key = prefix + name
+        match value:
+            case dict():
+                found |= _flat(where, value, f"{key}.")
+            case bool():
+                found[key] = str(value).lower()
+            case str() | int():
+                found[key] = str(value)
+            case _:
+                raise ConfigError(f"{where}: {key}: a text, a number, true or false would be right")
+    return found
+
+
+def _check_own(where: str, key: str) -> None:
+    if key in _BOOTSTRAP:
+        raise ConfigError(f"{where}: {key}: kafka.bootstrap says that")
+    if key in OWN:
+        raise ConfigError(f"{where}: {key}: kdir sets that itself")
+    if key in _CODE or key.endswith("_cb"):
+        raise ConfigError(f"{where}: {key}: is code, or brings code, which a config cannot")
+
+
+def _check_protocol(where: str, properties: Mapping[str, str]) -> None:
+    """What Kafka's client would leave unused without a word, and come in the clear, by no name."""
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    for prefix, fits in (
+        ("sasl.", protocol.startswith("SASL_")),
+        ("ssl.", protocol.endswith("SSL")),
+    ):
+        unused = [key for key in properties if key.startswith(prefix)]
+        if unused and not fits:
+            right = "SASL_SSL" if prefix == "sasl." else "SSL or SASL_SSL"
+            raise ConfigError(
+                f"{where}: {unused[0]} is of no use with security.protocol={protocol}; {right} "
+                "would be right"
+            )

@@ -1,0 +1,162 @@
+"""How kdir's Kafka client comes in: what a config may say of it, and that no secret is told."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from directory.config import parse_config
+from directory.config_kafka import KafkaConfig, Listener
+from directory.kafka.client_properties import ClientProperties
+from directory.toml_table import ConfigError
+
+SASL = """security.protocol=SASL_PLAINTEXT
+sasl.mechanism=SCRAM-SHA-512
+sasl.username=kdir
+sasl.password=hunter2
+"""
+
+
+def kafka(lines: str, base: Path | None = None) -> KafkaConfig:
+    text = f'[kafka]\nbootstrap = ["127.0.0.1:9092"]\n{lines}\n'
+    found = parse_config(tomllib.loads(text), base).kafka
+    assert found is not None
+    return found
+
+
+def client(lines: str, base: Path | None = None) -> ClientProperties:
+    return kafka(lines, base).client
+
+
+def filed(folder: Path, text: str) -> ClientProperties:
+    (folder / "kafka.properties").write_text(text)
+    return client('properties_file = "kafka.properties"', folder)
+
+
+def test_without_any_it_comes_in_the_clear_and_says_nothing() -> None:
+    found = kafka("")
+    assert found.client.read() == {}
+    assert found.client.said() == ""
+    assert found.listeners == (Listener("default", ("127.0.0.1:9092",)),)
+
+
+def test_secrets_come_from_the_file_and_the_rest_from_either(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("# kdir's\nsasl.password = hunter2\n")
+    found = kafka(
+        'properties_file = "secret"\n[kafka.properties]\nsecurity.protocol = "sasl_plaintext"\n'
+        'sasl.mechanism = "PLAIN"\n"sasl.username" = "kdir"\nsocket.timeout.ms = 6000\n'
+        "socket.keepalive.enable = true",
+        tmp_path,
+    )
+    assert found.client.read() == {
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "kdir",
+        "socket.timeout.ms": "6000",
+        "socket.keepalive.enable": "true",
+        "sasl.password": "hunter2",
+    }
+    assert found.listeners == (
+        Listener("default", ("127.0.0.1:9092",), "SASL_PLAINTEXT", "PLAIN"),
+    ), "clients come the same way, unless listeners are named"
+    assert found.client.said() == "by SASL_PLAINTEXT (PLAIN)"
+    assert "hunter2" not in repr(found)
+
+
+def test_a_password_that_was_changed_is_read(tmp_path: Path) -> None:
+    found = filed(tmp_path, SASL)
+    assert found.read()["sasl.password"] == "hunter2"
+    (tmp_path / "kafka.properties").write_text(SASL.replace("hunter2", "hunter3"))
+    assert found.read()["sasl.password"] == "hunter3"
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ('"securty.protocol" = "SSL"', "unknown property 'securty.protocol'.*'security.protocol'"),
+        ('"ssl.ca.lokation" = "x"', "of no use with security.protocol=PLAINTEXT"),
+        ('"ssl.ca.lokation" = "x", "security.protocol" = "SSL"', "is 'ssl.ca.location'"),
+        ('"security.protocol" = "TLS"', 'Invalid value "TLS"'),
+        ('"socket.timeout.ms" = "soon"', "socket.timeout.ms"),
+        ('"socket.timeout.ms" = [1]', "a text, a number, true or false"),
+        ('"bootstrap.servers" = "b:1"', "kafka.bootstrap says that"),
+        ('"metadata.broker.list" = "b:1"', "kafka.bootstrap says that"),
+        ('"client.id" = "me"', "client.id: kdir sets that itself"),
+        ("log_level = 7", "log_level: kdir sets that itself"),
+        ('"error_cb" = "print"', "error_cb: is code"),
+        ('"plugin.library.paths" = "x.so"', "plugin.library.paths: is code"),
+        ('"sasl.password" = "hunter2"', "sasl.password is a secret.*properties_file"),
+        ('"ssl.key.password" = "hunter2"', "ssl.key.password is a secret"),
+        ('"ssl.key.pem" = "hunter2"', "ssl.key.pem is a secret"),
+        ('"sasl.oauthbearer.client.secret" = "hunter2"', "is a secret"),
+        ('"sasl.username" = "kdir"', "of no use with security.protocol=PLAINTEXT; SASL_SSL would"),
+        (
+            '"security.protocol" = "SSL", "ssl.ca.location" = "nowhere.pem"',
+            "ssl.ca.location failed",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_its_name(properties: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as raised:
+        client(f"properties = {{ {properties} }}").read()
+    assert str(raised.value).startswith("kafka.properties: ")
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (SASL + "sasl.pasword=hunter2", "unknown property 'sasl.pasword'.*'sasl.password'"),
+        (SASL + "client.id=me", "kafka.properties: client.id: kdir sets that itself"),
+        (SASL + "hunter2", "line 5: KEY=VALUE"),
+        (SASL + "sasl.password=hunter2", "line 5: sasl.password stands in it twice"),
+        ("sasl.jaas.config=hunter2\nsecurity.protocol=SASL_SSL", "JAAS"),
+        (SASL.replace("SCRAM-SHA-512", "GUESSING"), "Unsupported SASL mechanism: GUESSING"),
+        (SASL.replace("sasl.username=kdir\n", ""), "sasl.username and sasl.password must be set"),
+    ],
+)
+def test_a_mistake_in_the_file_names_it_and_shows_no_secret(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    found = filed(tmp_path, text)
+    with pytest.raises(ConfigError, match=words) as raised:
+        found.read()
+    assert "kafka.properties" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_one_property_in_both_places_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "p").write_text(SASL)
+    lines = 'properties_file = "p"\nproperties = { "security.protocol" = "SSL" }'
+    with pytest.raises(ConfigError, match=r"security\.protocol stands in .*/p, too"):
+        client(lines, tmp_path).read()
+
+
+def test_a_file_that_is_not_there_is_said_by_who_reads_it_and_not_by_the_parser() -> None:
+    found = kafka('properties_file = "/nowhere/kafka.properties"')
+    assert found.listeners[0].security_protocol == "PLAINTEXT"
+    with pytest.raises(
+        ConfigError, match=r"kafka\.properties_file: .*cannot be read: No such file"
+    ):
+        found.client.read()
+    assert found.client.advice() == ""
+
+
+def test_files_that_properties_name_are_beside_the_config(tmp_path: Path) -> None:
+    lines = 'properties = { "security.protocol" = "SSL", "ssl.ca.location" = "ca.pem" }'
+    with pytest.raises(ConfigError, match=r"ssl\.ca\.location failed"):
+        client(lines, tmp_path).read()
+    from tests.identities import Authority
+
+    (tmp_path / "ca.pem").write_bytes(Authority(tmp_path / "ca").pem)
+    assert client(lines, tmp_path).read()["ssl.ca.location"] == str(tmp_path / "ca.pem")
+
+
+def test_a_file_that_everybody_may_read_is_advised_against(tmp_path: Path) -> None:
+    found = filed(tmp_path, SASL)
+    (tmp_path / "kafka.properties").chmod(0o644)
+    assert "chmod 600" in found.advice()
+    (tmp_path / "kafka.properties").chmod(0o640)
+    assert found.advice() == ""
