@@ -7,6 +7,7 @@ earlier one cannot say. Nobody says absent for a link while one of its targets c
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,7 @@ from resolver.errors import KdirError
 from resolver.outcome import Found, LinkMode, LinkStep, NotThere, Referral, Rewrite, Split
 from resolver.path import Path
 
-__all__ = ["FALLBACK_SECONDS", "Fork", "Result", "could_not_be_asked"]
+__all__ = ["FALLBACK_SECONDS", "Fork", "Result", "could_not_be_asked", "outward"]
 
 FALLBACK_SECONDS: Final = 5
 """An answer that a fallback gave is kept no longer: the first target may be back."""
@@ -56,6 +57,15 @@ class Fork:
         fallback = rewrite.mode is LinkMode.FIRST and self.index > 0
         return LinkStep(rewrite.link, self.target, rewrite.mode, fallback, rewrite.writes_follow)
 
+    def first(self, known: Callable[[Path], Referral | None]) -> Referral | None:
+        """Where to begin with the target: what is known of it, or whoever gave the link."""
+        here, hint = self.here, known(self.target)
+        if here.mount is None or not here.mount.is_prefix_of(self.target):
+            return hint
+        if hint is None or hint.mount is None or len(hint.mount) <= len(here.mount):
+            return here
+        return hint
+
     def weigh(self, result: Result) -> Result | None:
         """What a target's result means for the link; None = ask the next target."""
         rewrite = self.rewrite
@@ -80,6 +90,13 @@ class Fork:
                     self.index += 1
                     return None
                 return self.trouble
+
+
+def outward(fork: Fork | None) -> Iterator[Fork]:
+    """A link and those that led to it, the innermost first."""
+    while fork is not None:
+        yield fork
+        fork = fork.outer
 
 
 def could_not_be_asked(error: KdirError) -> bool:

@@ -15,11 +15,31 @@ from typing import Final, NamedTuple, assert_never
 
 from resolver import errors
 from resolver.errors import KdirError
-from resolver.outcome import Absent, Answer, Ask, Referral, Reply, Rewrite, Sender, Way
+from resolver.outcome import (
+    Absent,
+    Answer,
+    Ask,
+    Referral,
+    Reply,
+    Rewrite,
+    Sender,
+    Verdict,
+    Way,
+)
 from resolver.path import Path
 from resolver.token import Position
 
-__all__ = ["MAX_ENDPOINTS", "Hop", "Stop", "Trouble", "crooked", "few", "foreign", "is_above"]
+__all__ = [
+    "MAX_ENDPOINTS",
+    "Hop",
+    "Stop",
+    "Trouble",
+    "crooked",
+    "few",
+    "foreign",
+    "is_above",
+    "judged",
+]
 
 MAX_ENDPOINTS: Final = 20
 """Endpoints of one referral that are looked at (CVE-2022-2795, CVE-2020-8616)."""
@@ -136,6 +156,37 @@ class Stop(NamedTuple):
     endpoint: str
     sender: Sender
     hop: Hop
+
+
+def judged(error: KdirError, way: Way, *, recursive: bool) -> tuple[Trouble | None, Verdict]:
+    """What an error says of the hop, and of the server that gave it when it was asked by ``way``.
+
+    No trouble: the others of the hop would say the same.
+    """
+    match error:
+        case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
+            return Trouble.NOT_READY, Verdict.FAILED
+        case errors.NoRoute() if way in (Way.START, Way.UP, Way.TREE):
+            return Trouble.NO_ROUTE, Verdict.ACCEPTED
+        case errors.Lame() if recursive:
+            return Trouble.UNREACHABLE, Verdict.ACCEPTED
+        case (
+            errors.NotAuthoritative()
+            | errors.Unmounted()
+            | errors.Unimplemented()
+            | errors.NoRoute()
+            | errors.Lame()
+            # Only an outcome, which says who gives it, may say absent.
+            | errors.Absent()
+            | errors.InvalidNamespace()
+        ):
+            return Trouble.LAME, Verdict.LAME
+        case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
+            return Trouble.UNREACHABLE, Verdict.FAILED
+        case errors.Internal() | errors.LimitExceeded():
+            return Trouble.OTHER, Verdict.FAILED
+        case _:  # denied, invalid, expired
+            return None, Verdict.ACCEPTED
 
 
 def crooked(path: Path, sender: Path, referral: Referral, *, went_down: bool) -> str:

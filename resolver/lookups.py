@@ -322,12 +322,7 @@ class Session:
 
     def is_before(self, sender: Sender) -> bool:
         """Whether an answer is older than what was written here."""
-        place = self._token.positions.get(sender.cluster_id)
-        return (
-            place is not None
-            and place.incarnation == sender.incarnation
-            and sender.revision < place.revision
-        )
+        return sender.is_before(self._token.positions.get(sender.cluster_id))
 
     def with_token(self, text: str) -> str:
         """The session's token with the caller's."""

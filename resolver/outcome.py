@@ -80,6 +80,14 @@ class Sender(NamedTuple):
     payload: object = None
     """The driver's own form of it; never looked into."""
 
+    def is_before(self, seen: Position | None) -> bool:
+        """Whether it spoke from before a position of the same life of its store."""
+        return (
+            seen is not None
+            and self.incarnation == seen.incarnation
+            and self.revision < seen.revision
+        )
+
 
 class Answer(NamedTuple):
     """It is here. ``path`` is canonical."""

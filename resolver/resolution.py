@@ -5,24 +5,23 @@ It says what to ask next (``next`` gives an ``Ask`` or the end), and is told wha
 (``resolver/walker.py``); tests drive it with plain values. The habit is dnspython's
 ``_Resolution``.
 
-What is believed of whom (DESIGN §4, RELIABILITY §2) is in ``resolver/hop.py``: referrals must lead
-nearer, answers must come from who was referred to and be about their own mount, and nothing older
-than what was seen before is taken from one life of a store. A hint (direct, or from a cache) that
-comes to nothing is tried again by the tree; a child that proves lame restarts the walk once, since
-its mount may have moved under way. Links are worked through by ``resolver/fork.py``.
-
-Longer than most files: the states of one walk do not come apart further without sharing them all.
+What is believed of whom (DESIGN §4, RELIABILITY §2) is in ``resolver/hop.py``, of one word, and in
+``resolver/trail.py``, after the words before it: referrals must lead nearer, answers must come from
+who was referred to and be about their own mount. Nothing older than what was seen before is taken
+from one life of a store. A hint (direct, or from a cache) that comes to nothing is tried again by
+the tree; a child that proves lame restarts the walk once, since its mount may have moved under way.
+Links are worked through by ``resolver/fork.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, assert_never
+from collections.abc import Mapping
+from typing import Final, assert_never
 
 from resolver import errors
 from resolver.errors import KdirError
-from resolver.fork import Fork, Result
-from resolver.hop import Hop, Stop, Trouble, crooked, few, foreign, is_above
+from resolver.fork import Fork, Result, outward
+from resolver.hop import Hop, Trouble, few, judged
 from resolver.outcome import (
     Absent,
     Answer,
@@ -44,12 +43,12 @@ from resolver.outcome import (
     Way,
 )
 from resolver.path import Path
+from resolver.rules import Chooser, Rules
 from resolver.token import Position
+from resolver.trail import MAX_HOPS, Trail
 
 __all__ = ["MAX_CALLS", "MAX_HOPS", "MAX_TARGETS", "Chooser", "Resolution", "Rules"]
 
-MAX_HOPS: Final = 16
-"""Referrals and rewrites on one way from the start to an answer."""
 MAX_CALLS: Final = 50
 """Questions of one resolve, whatever they come to."""
 MAX_TARGETS: Final = 20
@@ -59,57 +58,22 @@ _MOST_SHARES: Final = 4
 _ALWAYS: Final = 2**31
 
 
-class Chooser(Protocol):
-    """The order in which servers that are all alike are asked."""
-
-    def __call__(self, endpoints: Sequence[str], /) -> Sequence[str]:
-        """The same endpoints, best first."""
-
-
-class Rules(NamedTuple):
-    """What a walk may do, and whom it may ask."""
-
-    start: tuple[str, ...]
-    """The servers to begin with, all alike to the walk."""
-    hint: Callable[[Path], Referral | None] = lambda _: None
-    """A referral that is known already, to a mount that the path lies in."""
-    refusal: Callable[[str], str] = lambda _: ""
-    """Why an endpoint that a referral names may not be asked; empty = it may."""
-    choose: Chooser = tuple
-    recursive: bool = False
-    """Let the servers one begins with walk on in one's name."""
-    for_writes: bool = False
-    """Stay with a link's first target, unless it says ``writes = follow``."""
-    split_unions: bool = False
-    """End with ``Split`` at a union link instead of asking its targets in order."""
-
-    def without_hints(self) -> Rules:
-        """The same, from the top."""
-        return self._replace(hint=lambda _: None)
-
-    def splitting_unions(self) -> Rules:
-        """The same, with the targets of union links told instead of asked."""
-        return self._replace(split_unions=True)
-
-
 class Resolution:
     """One resolve. Not thread-safe: one driver drives it."""
 
     __slots__ = (
         "_attempts",
         "_calls",
-        "_chain",
         "_current",
         "_dead",
         "_end",
         "_fork",
         "_hint_failed",
         "_hop",
-        "_hops",
         "_restarted",
         "_rules",
+        "_trail",
         "_verified",
-        "_went_down",
         "bad_hints",
         "path",
     )
@@ -129,10 +93,8 @@ class Resolution:
         self._restarted = False
         self._verified: list[tuple[Referral, int]] = []
         # Of the walk in progress; a link's next target and a restart begin another.
-        self._chain: list[Stop] = []
+        self._trail = Trail(path)
         self._hop = Hop(Way.START, path)
-        self._hops = 0
-        self._went_down = False
         self._begin(path, hops=0, hint=rules.hint(path))
 
     # -- what the driver calls -------------------------------------------------------------
@@ -154,12 +116,14 @@ class Resolution:
 
     def next(self) -> Ask | End:
         """The next question, or how it ended."""
-        while self._end is None and self._current is None:
+        while self._end is None:
+            if self._current is not None:
+                return self._current
             if self._calls >= MAX_CALLS:
                 self._fail(self._gave_up())
             else:
                 self._current = self._question()
-        return self._end or self._current or self._never()
+        return self._end
 
     def heard(
         self, reply: Reply, floor: Mapping[str, Position], elapsed_seconds: float = 0.0
@@ -175,12 +139,12 @@ class Resolution:
             error = reply.outcome.error
             self._note(ask, f"{error.message} ({error.reason})", elapsed_seconds, reply)
             return self._classify(ask, error)
-        if why := self._distrust(ask, reply):
+        if why := self._trail.distrust(ask, reply, self._hop):
             self._note(ask, f"lame: {why}", elapsed_seconds, reply)
             self._reject(Trouble.LAME, errors.Lame(f"{ask.endpoint} {why}"))
             return Verdict.LAME
         seen = floor.get(sender.cluster_id)
-        if seen is not None and _is_older(sender, seen):
+        if seen is not None and sender.is_before(seen):
             was = f"revision {sender.revision} is older than {seen.revision}, seen before"
             self._note(ask, was, elapsed_seconds, reply)
             self._ask_again(ask, sender, seen)
@@ -239,11 +203,8 @@ class Resolution:
         others = len(self._hop.queue) + 1
         if self._hop.way in (Way.DIRECT, Way.CACHE):
             others += 1  # the tree
-        fork = self._fork
-        while fork is not None:
-            if fork.rewrite.mode is LinkMode.FIRST:
-                others += fork.left
-            fork = fork.outer
+        links = outward(self._fork)
+        others += sum(fork.left for fork in links if fork.rewrite.mode is LinkMode.FIRST)
         return min(others, _MOST_SHARES)
 
     def _take(self) -> Ask:
@@ -259,9 +220,7 @@ class Resolution:
 
     def _begin(self, path: Path, *, hops: int, hint: Referral | None = None) -> None:
         """Start a walk to ``path`` on the budgets of the whole."""
-        self._chain.clear()
-        self._went_down = False
-        self._hops = hops
+        self._trail.begin(hops)
         if hint is not None and hint.endpoints:
             self._enter(hint, Way.CACHE, path)
         else:
@@ -286,21 +245,6 @@ class Resolution:
 
     # -- judging ---------------------------------------------------------------------------
 
-    def _distrust(self, ask: Ask, reply: Reply) -> str:
-        """Why this reply does not count, whatever it says; empty = it does."""
-        hop, sender = self._hop, reply.sender
-        if not ask.recursive:  # there, whoever was asked in our name answers
-            if hop.way is Way.TREE:
-                if sender.cluster_id != self._chain[-1].sender.cluster_id:
-                    return "answers for another cluster than before"
-            elif why := hop.mismatch(sender):
-                return why
-            elif hop.way is Way.UP and not is_above(sender.mount, self._chain[-1].sender.mount):
-                return f"is mounted at {sender.mount}, not above {self._chain[-1].sender.mount}"
-        # The view of one's site is the word of the servers one begins with and of those above.
-        site_links = hop.way in (Way.START, Way.UP)
-        return foreign(ask, reply, site_links=site_links)
-
     def _ask_again(self, ask: Ask, sender: Sender, seen: Position) -> None:
         """After an old answer: the other servers, then this one, told what to wait for; once."""
         hop = self._hop
@@ -313,39 +257,14 @@ class Resolution:
 
     def _classify(self, ask: Ask, error: KdirError) -> Verdict:
         """What an error says of its server, and of the hop."""
-        match error:
-            case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
-                self._reject(Trouble.NOT_READY, error)
-                return Verdict.FAILED
-            case errors.NoRoute() if self._hop.way in (Way.START, Way.UP, Way.TREE):
-                self._reject(Trouble.NO_ROUTE, error)
-                return Verdict.ACCEPTED
-            case errors.Lame() if ask.recursive:
-                self._reject(Trouble.UNREACHABLE, error)
-                return Verdict.ACCEPTED
-            case (
-                errors.NotAuthoritative()
-                | errors.Unmounted()
-                | errors.Unimplemented()
-                | errors.NoRoute()
-                | errors.Lame()
-                # Only an outcome, which says who gives it, may say absent.
-                | errors.Absent()
-                | errors.InvalidNamespace()
-            ):
-                self._reject(Trouble.LAME, error)
-                return Verdict.LAME
-            case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
-                if not ask.recursive:
-                    self._dead[ask.endpoint] = error
-                self._reject(Trouble.UNREACHABLE, error)
-                return Verdict.FAILED
-            case errors.Internal() | errors.LimitExceeded():
-                self._reject(Trouble.OTHER, error)
-                return Verdict.FAILED
-            case _:  # denied, invalid, expired: another server would say the same
-                self._settle(error)
-                return Verdict.ACCEPTED
+        trouble, verdict = judged(error, self._hop.way, recursive=ask.recursive)
+        if trouble is None:
+            self._settle(error)
+            return verdict
+        if trouble is Trouble.UNREACHABLE and not ask.recursive:
+            self._dead[ask.endpoint] = error
+        self._reject(trouble, error)
+        return verdict
 
     # -- following -------------------------------------------------------------------------
 
@@ -362,21 +281,11 @@ class Resolution:
                 self._note(ask, "no referral further up", elapsed_seconds, reply)
                 self._reject(Trouble.LAME, errors.Lame(f"{ask.endpoint} knows no way by the tree"))
                 return Verdict.ACCEPTED
-            case Answer(lifetime_seconds=lifetime) as answer:
-                self._note(ask, "authoritative", elapsed_seconds, reply)
+            case Answer() | Absent() as said:
+                found = isinstance(said, Answer)
+                self._note(ask, "authoritative" if found else "absent", elapsed_seconds, reply)
                 self._verify(hop)
-                owners = self._owner_first(ask.endpoint)
-                grounds = self._remaining_seconds()
-                kept = min(lifetime, grounds)
-                self._settle(Found(answer, sender, owners, kept, self._links(), grounds))
-            case Absent(lifetime_seconds=lifetime) as absent:
-                self._note(ask, "absent", elapsed_seconds, reply)
-                self._verify(hop)
-                owners = self._owner_first(ask.endpoint)
-                grounds = self._remaining_seconds()
-                kept = min(lifetime, grounds)
-                links = self._links()
-                self._settle(NotThere(ask.path, absent, sender, owners, kept, links, grounds))
+                self._settle(self._by_owner(ask, sender, said))
             case Rewrite() as rewrite:
                 shown = ", ".join(map(str, rewrite.paths))
                 self._note(ask, f"link {rewrite.link} → {shown}", elapsed_seconds, reply)
@@ -386,65 +295,49 @@ class Resolution:
                 assert_never(reply.outcome)
         return Verdict.ACCEPTED
 
+    def _by_owner(self, ask: Ask, sender: Sender, said: Answer | Absent) -> Found | NotThere:
+        """What the owner said, to be kept no longer than the words that led to it are good."""
+        owners, links = self._owner_first(ask.endpoint), self._links()
+        grounds = self._remaining_seconds()
+        kept = min(said.lifetime_seconds, grounds)
+        if isinstance(said, Answer):
+            return Found(said, sender, owners, kept, links, grounds)
+        return NotThere(ask.path, said, sender, owners, kept, links, grounds)
+
     def _refer(self, ask: Ask, reply: Reply, referral: Referral, elapsed_seconds: float) -> Verdict:
         """Go on at the mount that a referral names."""
-        if refused := self._refused(ask, reply.sender, referral):
+        hop, trail = self._hop, self._trail
+        if refused := trail.refusal(ask, reply.sender, referral, hop):
             self._note(ask, refused[1].message, elapsed_seconds, reply)
             self._reject(*refused)
             return Verdict.LAME
         self._note(ask, referral.shown, elapsed_seconds, reply)
-        path = self._hop.path
-        if self._hop.way is Way.TREE:  # by the same stop as before, elsewhere
-            path = self._chain[-1].hop.path
+        path = hop.path
+        if hop.way is Way.TREE:  # by the same stop as before, elsewhere
+            path = trail.last.hop.path
         else:
-            self._verify(self._hop)
-            self._chain.append(Stop(ask.endpoint, reply.sender, self._hop))
-            self._hops += 1
-        if self._hops > MAX_HOPS:
-            self._settle(self._too_many())
+            self._verify(hop)
+            trail.add(ask.endpoint, reply.sender, hop)
+        if trail.is_too_long:
+            self._settle(trail.too_many_hops())
             return Verdict.ACCEPTED
-        self._went_down = self._went_down or referral.way is Way.DOWN
+        trail.went_down = trail.went_down or referral.way is Way.DOWN
         self._enter(referral, referral.way, path)
         return Verdict.ACCEPTED
 
-    def _refused(
-        self, ask: Ask, sender: Sender, referral: Referral
-    ) -> tuple[Trouble, KdirError] | None:
-        """Why a referral is not followed."""
-        why = crooked(ask.path, sender.mount, referral, went_down=self._went_down)
-        if not why and self._hop.way is Way.TREE and referral.way is Way.DOWN:
-            why = "down, after it was hinted elsewhere"
-        if referral.endpoints:
-            asked = {stop.endpoint for stop in self._chain}
-            asked.add(ask.endpoint)
-            if asked.issuperset(few(referral.endpoints)):
-                chain = self._shown_chain(ask, referral)
-                message = f"{self.path}: referrals lead in a circle: {chain}"
-                return Trouble.LOOP, errors.ReferralLoop(message, chain=chain, path=self.path)
-        if not why:
-            return None
-        message = f"{ask.endpoint}, mounted at {sender.mount}, refers {ask.path} "
-        message += f"{referral.shown}: {why}"
-        chain = self._shown_chain(ask, referral)
-        return Trouble.BAD, errors.BadReferral(message, chain=chain, path=self.path)
-
     def _rewrite(self, ask: Ask, rewrite: Rewrite, sender: Sender) -> None:
         """Go on with a link's first target; a circle of links ends here."""
-        before = [ask.path]
-        fork = self._fork
-        while fork is not None:
-            before.append(fork.asked)
-            fork = fork.outer
+        before = [ask.path, *(fork.asked for fork in outward(self._fork))]
         paths = tuple(path for path in rewrite.paths[:MAX_TARGETS] if path not in before)
         if not paths:
             chain = " → ".join(str(path) for path in [*reversed(before), *rewrite.paths[:1]])
             message = f"{self.path}: links lead in a circle: {chain}"
             self._settle(errors.ReferralLoop(message, chain=chain, path=self.path))
             return
-        self._chain.append(Stop(ask.endpoint, sender, self._hop))
-        hops = self._hops + 1
-        if hops > MAX_HOPS:
-            self._settle(self._too_many())
+        trail = self._trail
+        trail.add(ask.endpoint, sender, self._hop)
+        if trail.is_too_long:
+            self._settle(trail.too_many_hops())
             return
         remaining = min(rewrite.lifetime_seconds, self._remaining_seconds())
         if rewrite.mode is LinkMode.UNION and self._rules.split_unions:
@@ -461,19 +354,9 @@ class Resolution:
         )
         rewrite = rewrite._replace(paths=paths)
         self._fork = Fork(
-            ask.path, rewrite, hops, remaining, self._fork, self._rules.for_writes, here
+            ask.path, rewrite, trail.hops, remaining, self._fork, self._rules.for_writes, here
         )
-        self._begin(paths[0], hops=hops, hint=self._hint_at(self._fork))
-
-    def _hint_at(self, fork: Fork) -> Referral | None:
-        """Where to begin with a link's target: what is known, or whoever gave the link."""
-        known = self._rules.hint(fork.target)
-        here = fork.here
-        if here.mount is None or not here.mount.is_prefix_of(fork.target):
-            return known
-        if known is None or known.mount is None or len(known.mount) <= len(here.mount):
-            return here
-        return known
+        self._begin(paths[0], hops=trail.hops, hint=self._fork.first(self._rules.hint))
 
     # -- when servers are of no use --------------------------------------------------------
 
@@ -489,7 +372,7 @@ class Resolution:
             case Way.CACHE:
                 if hop.mount is not None:
                     self.bad_hints.append(hop.mount)
-                self._begin(hop.path, hops=self._hops)
+                self._begin(hop.path, hops=self._trail.hops)
             case Way.DIRECT if hop.mount is not None and hop.mount.segments:
                 self._by_tree(hop, hop.mount)
             case Way.DOWN | Way.UP if hop.only_lame and not self._restarted:
@@ -505,7 +388,7 @@ class Resolution:
         by its own word, and the sender knows a way to that owner as it knows one to any path.
         """
         self._hint_failed = self._hint_failed or hop
-        sender = self._chain[-1].endpoint
+        sender = self._trail.last.endpoint
         self._hop = Hop(
             Way.TREE, mount.parent, hop.referral, (sender,), [sender], troubles=hop.troubles
         )
@@ -521,18 +404,12 @@ class Resolution:
     def _gave_up(self) -> KdirError:
         """All calls are spent: what came of them so far, if anything did."""
         error: KdirError | None = self._verdict(self._hop) if self._hop.troubles else None
-        fork = self._fork
-        while fork is not None:
-            error, fork = fork.trouble or error, fork.outer
+        for fork in outward(self._fork):
+            error = fork.trouble or error
         if error is None:
             error = errors.TooManyHops(str(self.path), path=self.path)
         error.message += f": gave up after {MAX_CALLS} calls"
         return error
-
-    def _too_many(self) -> KdirError:
-        chain = " → ".join(self._stops())
-        message = f"{self.path}: more than {MAX_HOPS} hops: {chain}"
-        return errors.TooManyHops(message, chain=chain, path=self.path)
 
     # -- ending ----------------------------------------------------------------------------
 
@@ -543,7 +420,7 @@ class Resolution:
             outcome = fork.weigh(result)
             if outcome is None:
                 self._fork = fork
-                self._begin(fork.target, hops=fork.hops, hint=self._hint_at(fork))
+                self._begin(fork.target, hops=fork.hops, hint=fork.first(self._rules.hint))
                 return
             result, fork = outcome, fork.outer
         self._fork = None
@@ -557,9 +434,6 @@ class Resolution:
         self._current = None
         self._end = Failed(error)
 
-    def _never(self) -> End:
-        raise AssertionError("next() leaves its loop with one of the two")
-
     # -- small things ----------------------------------------------------------------------
 
     def _verify(self, hop: Hop) -> None:
@@ -569,29 +443,13 @@ class Resolution:
 
     def _remaining_seconds(self) -> int:
         """For how long the words that this walk stands on are good."""
-        parts = [stop.hop.remaining_seconds for stop in self._chain]
-        parts.append(self._hop.remaining_seconds)
+        parts = [self._trail.remaining_seconds(self._hop)]
         if self._fork is not None:
             parts.append(self._fork.remaining_seconds)
         return min((part for part in parts if part is not None), default=_ALWAYS)
 
     def _links(self) -> tuple[LinkStep, ...]:
-        steps: list[LinkStep] = []
-        fork = self._fork
-        while fork is not None:
-            steps.append(fork.step)
-            fork = fork.outer
-        return tuple(reversed(steps))
+        return tuple(fork.step for fork in outward(self._fork))[::-1]
 
     def _owner_first(self, endpoint: str) -> tuple[str, ...]:
         return (endpoint, *(other for other in self._hop.endpoints if other != endpoint))
-
-    def _shown_chain(self, ask: Ask, referral: Referral) -> str:
-        return " → ".join([*self._stops(), ask.endpoint, referral.shown])
-
-    def _stops(self) -> list[str]:
-        return [f"{stop.endpoint} ({stop.sender.mount})" for stop in self._chain]
-
-
-def _is_older(sender: Sender, seen: Position) -> bool:
-    return sender.incarnation == seen.incarnation and sender.revision < seen.revision

@@ -62,14 +62,18 @@ _PURE = frozenset(
         "directory.authorization",
         "directory.namespace",
         "directory.store.base",  # the contract of a store, which plans are written for
+        "resolver.definitions",
         "resolver.errors",
         "resolver.fork",
         "resolver.glob",
         "resolver.hop",
+        "resolver.kafka.settings",
         "resolver.outcome",
         "resolver.path",
         "resolver.resolution",
+        "resolver.rules",
         "resolver.token",
+        "resolver.trail",
     }
 )
 # Rooms of the design (DESIGN §2) that nobody has moved into yet.
