@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from directory.namespace import topic_configs
 from directory.namespace.command import CLEARED
 from directory.namespace.entry import (
     NO_POLICIES,
@@ -21,8 +23,8 @@ from directory.namespace.entry import (
     Policies,
     Topic,
 )
-from directory.namespace.topic_configs import conflict_in, problem_with
 from resolver.errors import InvalidArgument
+from resolver.kafka import settings as client_settings
 from resolver.path import Path
 
 __all__ = ["ASPECTS", "apply_changes", "check_policies"]
@@ -112,6 +114,26 @@ _UNSET: Final[Mapping[str, object]] = {
 }
 """What a field becomes when it is unset; those that are not here cannot be."""
 
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """Whose the keys of a map are, and what they take."""
+
+    problem_with: Callable[[str, str], str]
+    conflict_in: Callable[[Mapping[str, str | None]], str]
+
+
+_KAFKAS: Final[Mapping[str, _Rules]] = {
+    "topic_config": _Rules(topic_configs.problem_with, topic_configs.conflict_in),
+    **{
+        f"{client}_defaults": _Rules(
+            partial(client_settings.problem_with, client),
+            partial(client_settings.conflict_in, client),
+        )
+        for client in client_settings.Client
+    },
+}
+
 _WITH_POLICIES: Final = frozenset({Kind.DIRECTORY, Kind.TOPIC})
 
 
@@ -127,17 +149,22 @@ def check_policies(policies: Policies) -> None:
         value = getattr(policies, name)
         if value is not None:
             _check(f"policies.{name}", kind, value)
-    _check_configs(policies.topic_config, policies.topic_config)
+    for name in _KAFKAS:
+        configs = getattr(policies, name)
+        _check_configs(name, configs, configs)
 
 
-def _check_configs(news: Mapping[str, str | None], after: Mapping[str, str | None]) -> None:
-    """The new configs one by one, then all that there will be together."""
+def _check_configs(
+    name: str, news: Mapping[str, str | None], after: Mapping[str, str | None]
+) -> None:
+    """The new settings one by one, then all that there will be together."""
+    rules = _KAFKAS[name]
     for key, value in news.items():
-        field = f"policies.topic_config.{key}"
-        if value is not None and (problem := problem_with(key, value)):
+        field = f"policies.{name}.{key}"
+        if value is not None and (problem := rules.problem_with(key, value)):
             raise InvalidArgument(f"{field}: {problem}", field=field, found=_shown(value))
-    if news and (conflict := conflict_in(after)):
-        raise InvalidArgument(f"policies.topic_config: {conflict}", field="policies.topic_config")
+    if news and (conflict := rules.conflict_in(after)):
+        raise InvalidArgument(f"policies.{name}: {conflict}", field=f"policies.{name}")
 
 
 def apply_changes(entry: Entry, changes: Mapping[str, object]) -> Entry:
@@ -206,11 +233,11 @@ def _policies(policies: Policies, field: str, rest: str, value: object) -> Polic
         if value is not None:
             _check(field, kind, value)
         changed = value
-    if name == "topic_config" and isinstance(changed, Mapping):
+    if name in _KAFKAS and isinstance(changed, Mapping):
         # What stands there already may be of a vendor's or a newer Kafka: it is left alone.
-        before = policies.topic_config
+        before = getattr(policies, name)
         news = {k: v for k, v in changed.items() if k not in before or before[k] != v}
-        _check_configs(news, changed)
+        _check_configs(name, news, changed)
     changes: dict[str, Any] = {name: changed}
     return replace(policies, **changes)
 

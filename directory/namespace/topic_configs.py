@@ -2,138 +2,82 @@
 
 The definitions are those of Apache Kafka 4.1 (``org.apache.kafka.storage.internals.log.LogConfig``
 with its ``ConfigDef`` types and validators), and of what 4.0 removed (KIP-724), since older
-clusters have it. A test holds them against a real broker. Numbers have Kafka's 32 and 64 bits.
+clusters have it. A test holds them against a real broker.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Final
+
+from resolver.definitions import (
+    INTEGER,
+    Definition,
+    int_of,
+    list_of,
+    long_of,
+    nearest,
+    one_of,
+    parts,
+    ratio,
+    truth,
+)
 
 __all__ = ["NAMES", "conflict_in", "deletes_data", "problem_with", "same_value"]
 
-_INT_MAX: Final = 2**31 - 1
-_LONG_MAX: Final = 2**63 - 1
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
-_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _VENDORS: Final = ("confluent.", "redpanda.")
 """Configs of such names are their vendors': any text is taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Definition:
-    """One config: ``fits`` is a test of its text, ``wanted`` says in words what would be right."""
-
-    wanted: str
-    fits: Callable[[str], bool]
-    normal: Callable[[str], str] = str.strip
-    """The same text for the same value."""
-
-
-def _whole(least: int, most: int, *besides: int) -> _Definition:
-    def fits(text: str) -> bool:
-        if not _INTEGER.fullmatch(text.strip()):
-            return False
-        number = int(text)
-        return least <= number <= most or number in besides
-
-    upper = "" if most in {_INT_MAX, _LONG_MAX} else f" to {most}"
-    bits = "" if upper else f" (at most {most})"
-    words = f"a whole number from {least}{upper}{bits}"
-    extra = "".join(f", or {number}" for number in besides)
-    return _Definition(words + extra, fits, lambda text: str(int(text)))
-
-
-def _int(least: int = -(2**31), most: int = _INT_MAX, *besides: int) -> _Definition:
-    return _whole(least, most, *besides)
-
-
-def _long(least: int = -(2**63), most: int = _LONG_MAX) -> _Definition:
-    return _whole(least, most)
-
-
-def _ratio() -> _Definition:
-    def fits(text: str) -> bool:
-        return bool(_DECIMAL.fullmatch(text.strip())) and 0.0 <= float(text) <= 1.0
-
-    return _Definition("a number from 0 to 1", fits, lambda text: repr(float(text)))
-
-
-def _truth() -> _Definition:
-    return _Definition(
-        "true or false",
-        lambda text: text.strip().lower() in {"true", "false"},
-        lambda text: text.strip().lower(),
-    )
-
-
-def _one_of(*choices: str) -> _Definition:
-    return _Definition(f"one of {', '.join(choices)}", lambda text: text in choices)
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
-
-
-def _list_of(*choices: str) -> _Definition:
-    return _Definition(
-        f"one or more of {', '.join(choices)}, with commas between them",
-        lambda text: set(_parts(text)) <= set(choices),
-        lambda text: ",".join(sorted(set(_parts(text)))),
-    )
-
-
-def _throttled() -> _Definition:
+def _throttled() -> Definition:
     pair = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
 
     def fits(text: str) -> bool:
-        parts = _parts(text)
-        return parts in ([""], ["*"]) or all(pair.fullmatch(part) for part in parts)
+        found = parts(text)
+        return found in ([""], ["*"]) or all(pair.fullmatch(part) for part in found)
 
-    return _Definition("* or PARTITION:BROKER, with commas between them", fits)
+    return Definition("* or PARTITION:BROKER, with commas between them", fits)
 
 
-_DEFINITIONS: Final[Mapping[str, _Definition]] = {
-    "cleanup.policy": _list_of("compact", "delete"),
-    "compression.gzip.level": _int(1, 9, -1),
-    "compression.lz4.level": _int(1, 17),
-    "compression.type": _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-    "compression.zstd.level": _int(-131_072, 22),
-    "delete.retention.ms": _long(0),
-    "file.delete.delay.ms": _long(0),
-    "flush.messages": _long(1),
-    "flush.ms": _long(0),
+_DEFINITIONS: Final[Mapping[str, Definition]] = {
+    "cleanup.policy": list_of("compact", "delete"),
+    "compression.gzip.level": int_of(1, 9, -1),
+    "compression.lz4.level": int_of(1, 17),
+    "compression.type": one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    "compression.zstd.level": int_of(-131_072, 22),
+    "delete.retention.ms": long_of(0),
+    "file.delete.delay.ms": long_of(0),
+    "flush.messages": long_of(1),
+    "flush.ms": long_of(0),
     "follower.replication.throttled.replicas": _throttled(),
-    "index.interval.bytes": _int(0),
+    "index.interval.bytes": int_of(0),
     "leader.replication.throttled.replicas": _throttled(),
-    "local.retention.bytes": _long(-2),
-    "local.retention.ms": _long(-2),
-    "max.compaction.lag.ms": _long(1),
-    "max.message.bytes": _int(0),
-    "message.timestamp.after.max.ms": _long(0),
-    "message.timestamp.before.max.ms": _long(0),
-    "message.timestamp.type": _one_of("CreateTime", "LogAppendTime"),
-    "min.cleanable.dirty.ratio": _ratio(),
-    "min.compaction.lag.ms": _long(0),
-    "min.insync.replicas": _int(1),
-    "preallocate": _truth(),
-    "remote.log.copy.disable": _truth(),
-    "remote.log.delete.on.disable": _truth(),
-    "remote.storage.enable": _truth(),
-    "retention.bytes": _long(),
-    "retention.ms": _long(-1),
-    "segment.bytes": _int(1024 * 1024),
-    "segment.index.bytes": _int(4),
-    "segment.jitter.ms": _long(0),
-    "segment.ms": _long(1),
-    "unclean.leader.election.enable": _truth(),
+    "local.retention.bytes": long_of(-2),
+    "local.retention.ms": long_of(-2),
+    "max.compaction.lag.ms": long_of(1),
+    "max.message.bytes": int_of(0),
+    "message.timestamp.after.max.ms": long_of(0),
+    "message.timestamp.before.max.ms": long_of(0),
+    "message.timestamp.type": one_of("CreateTime", "LogAppendTime"),
+    "min.cleanable.dirty.ratio": ratio(),
+    "min.compaction.lag.ms": long_of(0),
+    "min.insync.replicas": int_of(1),
+    "preallocate": truth(),
+    "remote.log.copy.disable": truth(),
+    "remote.log.delete.on.disable": truth(),
+    "remote.storage.enable": truth(),
+    "retention.bytes": long_of(),
+    "retention.ms": long_of(-1),
+    "segment.bytes": int_of(1024 * 1024),
+    "segment.index.bytes": int_of(4),
+    "segment.jitter.ms": long_of(0),
+    "segment.ms": long_of(1),
+    "unclean.leader.election.enable": truth(),
     # Until Kafka 3.9; a newer broker refuses them in its own words.
-    "message.downconversion.enable": _truth(),
-    "message.format.version": _Definition("a version such as 3.0-IV1", bool),
-    "message.timestamp.difference.max.ms": _long(0),
+    "message.downconversion.enable": truth(),
+    "message.format.version": Definition("a version such as 3.0-IV1", bool),
+    "message.timestamp.difference.max.ms": long_of(0),
 }
 
 NAMES: Final = frozenset(_DEFINITIONS)
@@ -149,8 +93,8 @@ def problem_with(name: str, value: str) -> str:
     if definition is None:
         if name.startswith(_VENDORS):
             return ""
-        near = get_close_matches(name, _DEFINITIONS, n=1, cutoff=0.0)
-        return f"Kafka has no topic config {name!r}; did you mean {near[0]}?"
+        near = nearest(name, _DEFINITIONS)
+        return f"Kafka has no topic config {name!r}; did you mean {near}?"
     if definition.fits(value):
         return ""
     return f"found {value!r}; {definition.wanted} would be right"
@@ -163,7 +107,7 @@ def conflict_in(configs: Mapping[str, str | None]) -> str:
 
     def number(name: str) -> int | None:
         text = configs.get(name)
-        return int(text) if text is not None and _INTEGER.fullmatch(text.strip()) else None
+        return int(text) if text is not None and INTEGER.fullmatch(text.strip()) else None
 
     shortest, longest = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
     if shortest is not None and longest is not None and shortest > longest:
@@ -201,8 +145,8 @@ def deletes_data(name: str, before: str | None, after: str | None) -> bool:
             return now is None or (now != _FOR_EVER and (left is None or now < left))
         case "cleanup.policy":
             # Compaction deletes older records of a key, deletion old records of any.
-            had = set(_parts(before)) if before is not None else set()
-            return after is None or not {part for part in _parts(after) if part} <= had
+            had = set(parts(before)) if before is not None else set()
+            return after is None or not {part for part in parts(after) if part} <= had
         case "remote.log.delete.on.disable" | "remote.storage.enable":
             return same_value(name, after, "true") == (name == "remote.log.delete.on.disable")
         case _:
@@ -214,7 +158,7 @@ _FOR_EVER: Final = 2**64
 
 def _kept(text: str | None) -> int | None:
     """How much is kept, in the unit of the config; None = not known."""
-    if text is None or not _INTEGER.fullmatch(text.strip()):
+    if text is None or not INTEGER.fullmatch(text.strip()):
         return None
     number = int(text)
     return _FOR_EVER if number < 0 else number

@@ -16,6 +16,7 @@ from tests.conformance import (
     test_finagle_dtab,
     test_hdfs_mount_table,
     test_kafka_authorizer,
+    test_kafka_producer,
     test_kafka_topic_names,
     test_pulsar_names,
 )
@@ -77,7 +78,7 @@ def access(expected: str, *acls: str, **asked: object) -> Row:
 
 
 KAFKA, HDFS = test_kafka_topic_names.check, test_hdfs_mount_table.check
-ACCESS = test_kafka_authorizer.check
+ACCESS, PRODUCER = test_kafka_authorizer.check, test_kafka_producer.check
 FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
 
 
@@ -111,6 +112,11 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (PULSAR, life("delete (force=false) a namespace with one topic", "ERROR_409"), "OK"),
         (PULSAR, life("limit 2, have 2, create one more", "ERROR_412"), "OK"),
         (PULSAR, life("is __x a system topic; is y", "true; false"), "true; true"),
+        (PRODUCER, {"props": {"acks": "1"}, "expected": {"enable.idempotence": False}},
+         {"enable.idempotence": True}),
+        (PRODUCER, {"props": {"acks": "all"}, "expected": {"acks": "-1"}}, "CONFIG_ERROR"),
+        (PRODUCER, {"props": {"retries": "0", "transactional.id": "t"}, "expected": "CONFIG_ERROR"},
+         {"retries": 0}),
         (ACCESS, access("ALLOWED", "TOPIC PREFIXED f User:a READ ALLOW"), "DENIED"),
         (ACCESS, access("DENIED", "TOPIC LITERAL f User:a READ ALLOW"), "ALLOWED"),
         (ACCESS, access("NO_MATCH", mode="find_result"), "DENIED"),

@@ -71,9 +71,7 @@ _PURE = frozenset(
         "resolver.outcome",
         "resolver.path",
         "resolver.resolution",
-        "resolver.rules",
         "resolver.token",
-        "resolver.trail",
     }
 )
 # Rooms of the design (DESIGN §2) that nobody has moved into yet.

@@ -1,0 +1,108 @@
+"""Definitions of settings that are kept as text: what fits, and which texts are the same value.
+
+Refuses to know any setting; ``directory.namespace.topic_configs`` and ``resolver.kafka.settings``
+do. Numbers have Kafka's 32 and 64 bits (``org.apache.kafka.common.config.ConfigDef``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+__all__ = [
+    "INTEGER",
+    "Definition",
+    "int_of",
+    "list_of",
+    "long_of",
+    "nearest",
+    "one_of",
+    "parts",
+    "ratio",
+    "truth",
+]
+
+_INT_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
+INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
+"""How a whole number is written."""
+_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One setting: ``fits`` is a test of its text, ``wanted`` says in words what would be right."""
+
+    wanted: str
+    fits: Callable[[str], bool]
+    normal: Callable[[str], str] = str.strip
+    """The same text for the same value."""
+
+
+def _whole(least: int, most: int, *besides: int) -> Definition:
+    def fits(text: str) -> bool:
+        if not INTEGER.fullmatch(text.strip()):
+            return False
+        number = int(text)
+        return least <= number <= most or number in besides
+
+    upper = "" if most in {_INT_MAX, _LONG_MAX} else f" to {most}"
+    bits = "" if upper else f" (at most {most})"
+    words = f"a whole number from {least}{upper}{bits}"
+    extra = "".join(f", or {number}" for number in besides)
+    return Definition(words + extra, fits, lambda text: str(int(text)))
+
+
+def int_of(least: int = -(2**31), most: int = _INT_MAX, *besides: int) -> Definition:
+    """A number of 32 bits, from ``least`` to ``most``, or one of ``besides``."""
+    return _whole(least, most, *besides)
+
+
+def long_of(least: int = -(2**63), most: int = _LONG_MAX) -> Definition:
+    """A number of 64 bits, from ``least`` to ``most``."""
+    return _whole(least, most)
+
+
+def ratio() -> Definition:
+    """A decimal number from 0 to 1."""
+
+    def fits(text: str) -> bool:
+        return bool(_DECIMAL.fullmatch(text.strip())) and 0.0 <= float(text) <= 1.0
+
+    return Definition("a number from 0 to 1", fits, lambda text: repr(float(text)))
+
+
+def truth() -> Definition:
+    """``true`` or ``false``, in any case of letters."""
+    return Definition(
+        "true or false",
+        lambda text: text.strip().lower() in {"true", "false"},
+        lambda text: text.strip().lower(),
+    )
+
+
+def one_of(*choices: str) -> Definition:
+    """One of these texts."""
+    return Definition(f"one of {', '.join(choices)}", lambda text: text in choices)
+
+
+def parts(text: str) -> list[str]:
+    """What stands between the commas."""
+    return [part.strip() for part in text.split(",")]
+
+
+def list_of(*choices: str) -> Definition:
+    """One or more of these texts, in any order."""
+    return Definition(
+        f"one or more of {', '.join(choices)}, with commas between them",
+        lambda text: set(parts(text)) <= set(choices),
+        lambda text: ",".join(sorted(set(parts(text)))),
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that looks most like this one."""
+    return get_close_matches(name, known, n=1, cutoff=0.0)[0]

@@ -1,0 +1,23 @@
+"""Kafka clients that take paths where Kafka's take topic names; needs ``kdir[kafka]``.
+
+What Kafka's client library is not needed for, the rules of its settings, is in ``settings.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from resolver.kafka.consumer import Consumer, Received
+    from resolver.kafka.producer import Producer
+
+__all__ = ["Consumer", "Producer", "Received"]
+
+
+def __getattr__(name: str) -> object:
+    # The directory imports the rules of settings, and must not load a Kafka client for it.
+    if name in __all__:
+        from resolver.kafka import consumer, producer
+
+        return getattr(producer if name == "Producer" else consumer, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,71 @@
+"""How a Kafka client reaches the cluster of a path, and which of its settings come from whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from resolver.errors import InvalidArgument
+from resolver.kafka.settings import Client, Layer
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaException
+
+    from resolver.location import TopicLocation
+
+__all__ = ["connection", "layers_of", "said_by", "without_brokers"]
+
+
+def connection(found: TopicLocation, listener: str = "") -> dict[str, str]:
+    """The settings that lead to a topic's brokers; no credentials, which are the program's.
+
+    Raises:
+        InvalidArgument: the path is no topic, or its cluster has no such listener.
+    """
+    if found.kind != "topic":
+        raise InvalidArgument(f"{found.path} is a {found.kind}, not a topic")
+    named = [one for one in found.listeners if not listener or one.name == listener]
+    one = next(iter(named), None)
+    if one is None:
+        raise InvalidArgument(f"cluster {found.cluster} names no listener {listener}".rstrip())
+    settings = {
+        "bootstrap.servers": ",".join(one.bootstrap_servers),
+        "security.protocol": one.security_protocol or "PLAINTEXT",
+    }
+    if one.sasl_mechanism:
+        settings["sasl.mechanism"] = one.sasl_mechanism
+    return settings
+
+
+def without_brokers(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A program's settings.
+
+    Raises:
+        InvalidArgument: they say where the brokers are.
+    """
+    for name in ("bootstrap.servers", "metadata.broker.list"):
+        if name in settings:
+            raise InvalidArgument(
+                f"{name}: the path of a topic says where its brokers are; leave it out", field=name
+            )
+    return dict(settings)
+
+
+def said_by(error: KafkaException) -> str:
+    """What Kafka's client says is wrong."""
+    return str(error.args[0].str())
+
+
+def layers_of(
+    settings: Mapping[str, Any], found: TopicLocation | None, client: Client = Client.PRODUCER
+) -> list[Layer]:
+    """What the policies of a path say, then what the program says."""
+    layers = []
+    effective = None if found is None else found.effective
+    if found is not None and effective is not None:
+        field = f"{client}_defaults"
+        said = {key: one.value for key, one in getattr(effective, field).items() if not one.cleared}
+        if said:
+            layers.append(Layer(f"the policies of {found.path}", said))
+    layers.append(Layer("the program", settings))
+    return layers

@@ -1,0 +1,249 @@
+"""A Kafka producer that takes paths: confluent-kafka's surface, with a path where it has a topic.
+
+One client of the library for each cluster and settings, made when the first message goes there.
+A warm path costs no call. Refuses to follow a link's fallback unless the link says so (DESIGN §4),
+to be used by another process than the one that made it, and to guess what cannot be told.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import Producer as KafkaProducer
+
+from resolver.errors import InvalidArgument, KafkaRefused, KafkaUnavailable
+from resolver.kafka.connecting import connection, layers_of, said_by, without_brokers
+from resolver.kafka.settings import for_librdkafka, producer_settings
+from resolver.path import Path
+
+if TYPE_CHECKING:
+    from resolver.client import Resolver
+    from resolver.location import TopicLocation
+
+__all__ = ["Producer"]
+
+Delivered = Callable[[KafkaError | None, Message], None]
+"""Told of each message by ``poll`` or ``flush``: an error, or None, and the message."""
+
+_TRANSACTION: Final = "transactional.id"
+_SWITCH_SECONDS: Final = 30.0
+"""So long what was sent with a path's former settings may take to arrive, before the new ones."""
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+"""A cluster and the settings of its client."""
+
+
+class Producer:
+    """Produces to paths.
+
+    Args:
+        resolver: finds the paths; stays open, and is not closed by this.
+        settings: Kafka's (or librdkafka's) producer settings, without ``bootstrap.servers``: the
+            path says where. They go before what the policies of a path say, which go before
+            ``acks=all`` and ``enable.idempotence=true`` (KIP-679).
+        listener: by which of a cluster's listeners to connect; empty = its first.
+
+    A delivery is told by ``poll`` and ``flush`` only: who calls neither never learns (librdkafka).
+    """
+
+    def __init__(
+        self, resolver: Resolver, settings: Mapping[str, Any] | None = None, *, listener: str = ""
+    ) -> None:
+        self._resolver = resolver
+        self._settings = without_brokers(settings or {})
+        producer_settings(layers_of(self._settings, None))  # what is wrong is said at once
+        self._listener = listener
+        self._process = os.getpid()
+        self._clients: dict[_Key, KafkaProducer] = {}
+        self._last: dict[str, _Key] = {}
+        """By path, which client had its last message."""
+        self._transactional = _TRANSACTION in self._settings
+        self._open_transaction = False
+        self._in_transaction: KafkaProducer | None = None
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        path: Path | str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        partition: int = -1,
+        on_delivery: Delivered | None = None,
+        timestamp: int = 0,
+        headers: Any = None,
+    ) -> None:
+        """Hand a message over to be sent.
+
+        Args:
+            timestamp: Unix milliseconds; 0 = now.
+
+        Raises:
+            KdirError: what resolving a path raises.
+            InvalidArgument: it is no topic; or its settings conflict.
+            BufferError: the queue is full: ``poll``, then again.
+            KafkaException: confluent-kafka's own.
+        """
+        found = self._resolver.resolve(path, for_writes=True)
+        client = self._client(found)
+        more: dict[str, Any] = {"timestamp": timestamp} if timestamp else {}
+        if headers is not None:
+            more["headers"] = headers
+        client.produce(
+            found.topic, value=value, key=key, partition=partition, on_delivery=on_delivery, **more
+        )
+
+    def poll(self, timeout: float = 0.0) -> int:
+        """Tell what was delivered; waits for something to tell so many seconds. How much it was."""
+        self._same_process()
+        told = sum(client.poll(0) for client in self._clients.values())
+        deadline = time.monotonic() + timeout
+        while not told and (left := deadline - time.monotonic()) > 0 and self._clients:
+            share = left if len(self._clients) == 1 else min(left, 0.05)
+            told = sum(client.poll(share) for client in self._clients.values())
+        return told
+
+    def flush(self, timeout: float = 30.0) -> int:
+        """Wait until all is delivered, so many seconds; how many messages are left: more than 0
+        means that not all is known to have arrived.
+        """
+        self._same_process()
+        deadline = time.monotonic() + timeout
+        return sum(
+            client.flush(max(0.0, deadline - time.monotonic()))
+            for client in list(self._clients.values())
+        )
+
+    def purge(self) -> None:
+        """Drop what was not sent yet; each message is told as failed by the next ``poll``."""
+        for client in self._clients.values():
+            client.purge()
+
+    def __len__(self) -> int:
+        """Messages that are not delivered yet."""
+        return sum(len(client) for client in self._clients.values())
+
+    def close(self, timeout: float = 30.0) -> int:
+        """``flush``, and let go of the connections; how many messages were left."""
+        left = self.flush(timeout)
+        self._clients.clear()
+        self._last.clear()
+        return left
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def begin_transaction(self) -> None:
+        """Begin one. It belongs to the cluster of the first path that is produced to: a
+        transaction is Kafka's, and ends where a cluster ends.
+
+        Raises:
+            InvalidArgument: without a ``transactional.id``, or one is open.
+        """
+        if not self._transactional:
+            raise InvalidArgument(f"{_TRANSACTION} is not set: there are no transactions")
+        if self._open_transaction:
+            raise InvalidArgument("a transaction is open: commit or abort it first")
+        self._open_transaction = True
+
+    def send_offsets_to_transaction(
+        self, positions: Any, group_metadata: Any, timeout: float = 30.0
+    ) -> None:
+        """Commit a consumer's offsets with the transaction, in whose cluster they must be."""
+        if self._in_transaction is None:
+            raise InvalidArgument("nothing was produced yet: nobody knows in which cluster")
+        self._in_transaction.send_offsets_to_transaction(positions, group_metadata, timeout)
+
+    def commit_transaction(self, timeout: float = 30.0) -> None:
+        """All of it becomes visible, or the library's error says what to do."""
+        self._end(lambda client: client.commit_transaction(timeout))
+
+    def abort_transaction(self, timeout: float = 30.0) -> None:
+        """None of it becomes visible."""
+        self._end(lambda client: client.abort_transaction(timeout))
+
+    def _end(self, how: Callable[[KafkaProducer], object]) -> None:
+        if not self._open_transaction:
+            raise InvalidArgument("no transaction is open: begin_transaction comes first")
+        if self._in_transaction is not None:
+            how(self._in_transaction)
+        self._open_transaction, self._in_transaction = False, None
+
+    # -- clients -------------------------------------------------------------------------------
+
+    def _client(self, found: TopicLocation) -> KafkaProducer:
+        """The client for a path as it is now."""
+        self._same_process()
+        where = connection(found, self._listener)
+        settings = producer_settings(layers_of(self._settings, found))
+        mixed = {**where, **for_librdkafka(settings)}
+        key = found.cluster_id, tuple(sorted(mixed.items()))
+        client = self._clients.get(key)
+        if client is None:
+            client = self._open(found, key, mixed)
+        before = self._last.get(found.path)
+        if before is not None and before != key:
+            self._switch(found, before)
+        self._last[found.path] = key
+        if self._transactional:
+            self._join(found, client)
+        return client
+
+    def _open(self, found: TopicLocation, key: _Key, settings: Mapping[str, str]) -> KafkaProducer:
+        if self._transactional:
+            others = [one for one in self._clients if one[0] == key[0]]
+            if others:
+                # Two clients with one transactional id would shut each other out.
+                differ = sorted({name for name, _ in set(others[0][1]) ^ set(key[1])})
+                raise InvalidArgument(
+                    f"{found.path}: its policies want another {', '.join(differ)} than what this "
+                    f"transactional producer has in cluster {found.cluster}; say it in settings"
+                )
+        try:
+            client = KafkaProducer(dict(settings))
+        except KafkaException as error:
+            raise InvalidArgument(f"{found.path}: Kafka's client says: {said_by(error)}") from error
+        if self._transactional:
+            try:
+                client.init_transactions(_SWITCH_SECONDS)
+            except KafkaException as error:
+                words = f"{found.path}: cluster {found.cluster} begins no transaction for "
+                words += f"{self._settings[_TRANSACTION]}: {said_by(error)}"
+                kind = KafkaUnavailable if _passes(error) else KafkaRefused
+                raise kind(words) from error
+        self._clients[key] = client
+        return client
+
+    def _switch(self, found: TopicLocation, before: _Key) -> None:
+        """What went by the former client arrives before what goes by the next: order is kept."""
+        former = self._clients.get(before)
+        if former is not None and former.flush(_SWITCH_SECONDS):
+            raise KafkaUnavailable(
+                f"{found.path}: where it is, or its settings, changed, and what was sent before "
+                f"has not arrived within {_SWITCH_SECONDS:g}s"
+            )
+
+    def _join(self, found: TopicLocation, client: KafkaProducer) -> None:
+        if not self._open_transaction:
+            raise InvalidArgument("no transaction is open: begin_transaction comes first")
+        if self._in_transaction is None:
+            client.begin_transaction()
+            self._in_transaction = client
+        elif self._in_transaction is not client:
+            raise InvalidArgument(
+                f"{found.path} is of cluster {found.cluster}; the open transaction is of another, "
+                f"and a transaction ends where a cluster ends"
+            )
+
+    def _same_process(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidArgument(
+                "this producer was made by another process; make one after the fork (librdkafka)"
+            )
+
+
+def _passes(error: KafkaException) -> bool:
+    return bool(error.args[0].retriable())

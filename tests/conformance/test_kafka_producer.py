@@ -1,0 +1,47 @@
+"""Kafka's rules for a producer's settings, by the cases of its own tests
+(``kafka_idempotent_producer_config.json``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from resolver.errors import InvalidArgument
+from resolver.kafka.settings import Layer, producer_settings
+from tests.conformance.cases import Row, cases
+
+_SAME = {"all": "-1"}
+"""Kafka's producer says -1 for all."""
+
+
+def read(text: str) -> Iterator[Row]:
+    yield from json.loads(text)["cases"]
+
+
+def category(row: Row) -> str | None:
+    return None if "props" in row and "expected" in row else "not-understood"
+
+
+def check(row: Row) -> None:
+    """Holds kdir to one row."""
+    layers = [Layer("the program", row["props"])]
+    if row["expected"] == "CONFIG_ERROR":
+        with pytest.raises(InvalidArgument):
+            producer_settings(layers)
+        return
+    settings = producer_settings(layers)
+    for name, wanted in row["expected"].items():
+        shown = json.dumps(wanted) if isinstance(wanted, bool) else str(wanted)
+        choices = {_SAME.get(one, one) for one in shown.split(" or ")}
+        assert _SAME.get(settings[name], settings[name]) in choices, name
+
+
+FILE = "kafka_idempotent_producer_config.json"
+
+
+@pytest.mark.parametrize("row", cases("kafka_producer", FILE, read, category))
+def test_row(row: Row) -> None:
+    check(row)

@@ -1,0 +1,180 @@
+"""Producer and consumer by path, on real brokers: KIP-679's defaults, policies, clusters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+
+from deploy.local.kafka import KafkaBroker
+from resolver import Resolver
+from resolver.errors import Absent, InvalidArgument
+from resolver.kafka import Consumer, Producer, Received
+from tests.command_line import run
+from tests.federation import Federation, Server, eventually
+
+ALREADY = 5
+
+
+def made(server: Server, path: str) -> bool:
+    return run(["create", path, "--at", server.address]).code in {0, ALREADY}
+
+
+@pytest.fixture(scope="module")
+def tree(
+    kafka_brokers: Callable[..., KafkaBroker], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A root with two clusters below it; the topics /one/t, /one/u and /two/t."""
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(kafka_brokers()) for _ in range(2)]
+        federation = stack.enter_context(Federation(tmp_path_factory.mktemp("by-path")))
+        root = federation.start("/")
+        for path, broker in zip(("/one", "/two"), brokers, strict=True):
+            federation.join(
+                path, "/", kafka={"bootstrap": [broker.bootstrap], "ceiling": ["create"]}
+            )
+        for path in ("/one/t", "/one/u", "/one/v", "/one/w", "/two/t"):
+            eventually(partial(made, root, path))
+        yield root
+
+
+@pytest.fixture
+def resolver(tree: Server) -> Iterator[Resolver]:
+    with Resolver(tree.address) as one:
+        yield one
+
+
+def received(consumer: Consumer, count: int) -> list[Received]:
+    found: list[Received] = []
+
+    def all_there() -> bool:
+        one = consumer.poll(0.2)
+        if one is not None:
+            assert one.error() is None, one.error()
+            found.append(one)
+        return len(found) >= count
+
+    eventually(all_there, 60.0)
+    return found
+
+
+def test_one_producer_and_one_consumer_for_paths_of_two_clusters(
+    resolver: Resolver,
+) -> None:
+    producer = Producer(resolver, {"linger.ms": 1})
+    told: list[Any] = []
+    for number in range(20):
+        for path in ("/one/t", "/two/t"):
+            value = f"{path} {number}".encode()
+            producer.produce(path, value, on_delivery=lambda error, _: told.append(error))
+    assert producer.flush() == 0
+    assert told == [None] * 40
+    assert len(producer) == 0
+
+    own = {"group.id": "by-path", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = Consumer(resolver, own)
+    assigned: list[str] = []
+    consumer.subscribe(
+        ["/one/t", "/two/t"], on_assign=lambda all_: assigned.extend(one.topic for one in all_)
+    )
+    try:
+        found = received(consumer, 40)
+        assert {one.topic() for one in found} == {"/one/t", "/two/t"}
+        for path in ("/one/t", "/two/t"):
+            values = [one.value() for one in found if one.topic() == path]
+            assert values == [f"{path} {number}".encode() for number in range(20)]
+        assert {one.cluster for one in found} == {"one", "two"}
+        assert set(assigned) == {"/one/t", "/two/t"} == {one.topic for one in consumer.assignment()}
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+
+    # The group goes on behind what it has committed.
+    producer.produce("/one/t", b"later")
+    assert producer.close() == 0
+    again = Consumer(resolver, own)
+    again.subscribe(["/one/t"])
+    try:
+        assert [one.value() for one in received(again, 1)] == [b"later"]
+    finally:
+        again.close()
+
+
+def test_policies_are_defaults_and_a_conflict_with_them_names_both(
+    tree: Server, resolver: Resolver
+) -> None:
+    done = run(["set", "/one/u", "producer.enable.idempotence=true", "--at", tree.address])
+    assert done.code == 0, done.err
+    with pytest.raises(InvalidArgument) as raised:
+        Producer(resolver, {"acks": 1}).produce("/one/u", b"x")
+    assert "acks=1 (by the program), where all is needed" in raised.value.message
+    assert "enable.idempotence=true (by the policies of /one/u)" in raised.value.message
+    # Elsewhere nobody insists: acks=1 turns it off, as Kafka's own producer does.
+    loose = Producer(resolver, {"acks": 1})
+    loose.produce("/one/v", b"x")
+    assert loose.close() == 0
+
+
+def test_a_transaction_is_one_clusters(resolver: Resolver) -> None:
+    producer = Producer(resolver, {"transactional.id": "by-path-1"})
+    with pytest.raises(InvalidArgument, match="begin_transaction comes first"):
+        producer.produce("/one/w", b"no")
+    producer.begin_transaction()
+    producer.produce("/one/w", b"dropped")
+    with pytest.raises(InvalidArgument, match="a transaction ends where a cluster ends"):
+        producer.produce("/two/t", b"no")
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.produce("/one/w", b"kept")
+    producer.commit_transaction()
+    assert producer.close() == 0
+    consumer = Consumer(
+        resolver,
+        {
+            "group.id": "transactions",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        },
+    )
+    consumer.subscribe(["/one/w"])
+    try:
+        assert [one.value() for one in received(consumer, 1)] == [b"kept"]
+    finally:
+        consumer.close()
+
+
+def test_what_makes_no_sense_is_said_before_anything_is_sent(resolver: Resolver) -> None:
+    with pytest.raises(InvalidArgument, match="the path of a topic says where its brokers are"):
+        Producer(resolver, {"bootstrap.servers": "127.0.0.1:1"})
+    with pytest.raises(InvalidArgument, match=r"acks=7 \(by the program\)"):
+        Producer(resolver, {"acks": 7})
+    with pytest.raises(InvalidArgument, match=r"group\.id"):
+        Consumer(resolver, {})
+    producer = Producer(resolver)
+    with pytest.raises(Absent):
+        producer.produce("/one/nothing", b"x")
+    with pytest.raises(InvalidArgument, match="not a topic"):
+        producer.produce("/one", b"x")
+    with pytest.raises(InvalidArgument, match="transactional"):
+        producer.begin_transaction()
+
+
+def test_G11_a_producer_of_another_process_is_refused(resolver: Resolver) -> None:
+    producer = Producer(resolver)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            producer.produce("/one/t", b"x")
+        except InvalidArgument as error:
+            os.write(write, error.message.encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, "rb") as said:
+        assert b"made by another process" in said.read()

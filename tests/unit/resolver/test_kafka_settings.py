@@ -1,0 +1,152 @@
+"""What a producer or a consumer by path gets, and what may be a default for a path (KIP-679)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+from confluent_kafka import Producer
+
+from resolver.errors import InvalidArgument
+from resolver.kafka.settings import (
+    Client,
+    Layer,
+    conflict_in,
+    consumer_settings,
+    for_librdkafka,
+    problem_with,
+    producer_settings,
+)
+
+POLICY = "the policies of /la/orders"
+
+
+def settings(program: dict[str, object], **policy: str) -> dict[str, str]:
+    said = {name.replace("_", "."): value for name, value in policy.items()}
+    return producer_settings([Layer(POLICY, said), Layer("the program", program)])
+
+
+def test_nobody_says_anything() -> None:
+    found = settings({})
+    assert (found["acks"], found["enable.idempotence"]) == ("all", "true")
+
+
+def test_a_program_goes_before_a_policy() -> None:
+    found = settings({"linger.ms": 5}, linger_ms="100", compression_type="zstd")
+    assert (found["linger.ms"], found["compression.type"]) == ("5", "zstd")
+
+
+def test_librdkafkas_second_name_is_the_same_setting() -> None:
+    found = settings({"request.required.acks": 0, "queue.buffering.max.ms": 1}, acks="all")
+    assert (found["acks"], found["linger.ms"]) == ("0", "1")
+    assert found["enable.idempotence"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("program", "policy", "both"),
+    [
+        ({"acks": 1}, {"enable_idempotence": "true"}, ("acks=1 (by the program)", POLICY)),
+        ({"enable.idempotence": True}, {"acks": "1"}, (f"acks=1 (by {POLICY})", "the program")),
+        ({"transactional.id": "t"}, {"enable_idempotence": "false"}, ("=false", "=t (by the prog")),
+        ({"transactional.id": "t", "max.in.flight": 6}, {}, ("=6", "at most 5", "=t")),
+        ({"retries": 0, "enable.idempotence": "TRUE"}, {}, ("retries=0", "1 or more")),
+    ],
+)
+def test_a_conflict_names_both_sides(
+    program: dict[str, object], policy: dict[str, str], both: tuple[str, ...]
+) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        settings(program, **policy)
+    for words in both:
+        assert words in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("acks", "2", "one of all, -1, 0, 1"),
+        ("retries", "-1", "a whole number from 0"),
+        ("enable.idempotence", "perhaps", "true or false"),
+        ("max.in.flight.requests.per.connection", "0", "a whole number from 1"),
+    ],
+)
+def test_a_value_that_kafka_does_not_take(name: str, value: str, wanted: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        settings({name: value})
+    assert wanted in raised.value.message
+    assert raised.value.metadata["field"] == name
+
+
+def test_a_conflict_turns_idempotence_off_exactly_where_nobody_asked_for_it() -> None:
+    """Against Kafka's rule as it is written down (KIP-679), for all combinations."""
+    acks, retries, flying = (None, "all", "1"), (None, "0", "3"), (None, "5", "6")
+    asked, transaction = (None, "true", "false"), (None, "t")
+    for one in product(acks, retries, flying, asked, transaction):
+        names = ("acks", "retries", "max.in.flight", "enable.idempotence", "transactional.id")
+        said = {name: value for name, value in zip(names, one, strict=True) if value is not None}
+        fits = one[0] != "1" and one[1] != "0" and one[2] != "6"
+        insists = one[3] == "true" or one[4] is not None
+        if (insists and not fits) or (one[3] == "false" and one[4] is not None):
+            with pytest.raises(InvalidArgument):
+                settings(dict(said))
+        else:
+            wanted = "true" if fits and one[3] != "false" else "false"
+            assert settings(dict(said))["enable.idempotence"] == wanted, said
+
+
+def test_librdkafka_gets_its_own_names_and_nothing_unknown() -> None:
+    said = {"max.request.size": "2000000", "buffer.memory": "1", "retries": "3", "acks": "all"}
+    found = for_librdkafka(said)
+    assert found == {"message.max.bytes": "2000000", "retries": "3", "acks": "all"}
+    Producer({**found, "bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+
+
+def test_a_consumer_makes_no_topics() -> None:
+    assert consumer_settings([])["allow.auto.create.topics"] == "false"
+    assert consumer_settings([Layer("p", {"group.id": "g"})])["group.id"] == "g"
+
+
+@pytest.mark.parametrize(
+    ("client", "name", "value", "words"),
+    [
+        (Client.PRODUCER, "acks", "all", ""),
+        (Client.PRODUCER, "acks", "banana", "found 'banana'; one of all, -1, 0, 1"),
+        (Client.PRODUCER, "ackss", "1", "did you mean acks?"),
+        (Client.PRODUCER, "linger.ms", "99999999999999", "a whole number from 0"),
+        (Client.PRODUCER, "message.timeout.ms", "5", "delivery.timeout.ms would be right"),
+        (Client.PRODUCER, "bootstrap.servers", "evil:9092", "for a program to say of itself"),
+        (Client.PRODUCER, "metadata.broker.list", "evil:9092", "for a program to say of itself"),
+        (Client.PRODUCER, "sasl.jaas.config", "x", "for a program to say of itself"),
+        (Client.PRODUCER, "ssl.ca.location", "/x", "for a program to say of itself"),
+        (Client.PRODUCER, "plugin.library.paths", "/x.so", "for a program to say of itself"),
+        (Client.PRODUCER, "interceptor.classes", "X", "for a program to say of itself"),
+        (Client.PRODUCER, "key.serializer", "X", "for a program to say of itself"),
+        (Client.PRODUCER, "transactional.id", "x", "for a program to say of itself"),
+        (Client.PRODUCER, "isolation.level", "read_committed", "no producer setting"),
+        (Client.CONSUMER, "isolation.level", "read_committed", ""),
+        (Client.CONSUMER, "group.id", "g", "for a program to say of itself"),
+        (Client.CONSUMER, "auto.offset.reset", "first", "one of earliest, latest"),
+        (Client.CONSUMER, "acks", "all", "no consumer setting"),
+    ],
+)
+def test_what_may_be_a_default_for_a_path(
+    client: Client, name: str, value: str, words: str
+) -> None:
+    found = problem_with(client, name, value)
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+def test_defaults_that_nobody_could_have_together() -> None:
+    both = {"acks": "1", "enable.idempotence": "true"}
+    assert "acks=1, where all is needed" in conflict_in(Client.PRODUCER, both)
+    assert conflict_in(Client.PRODUCER, {"acks": "1", "enable.idempotence": None}) == ""
+    assert conflict_in(Client.CONSUMER, {"acks": "1"}) == ""
+
+
+def test_the_rules_need_no_kafka_client() -> None:
+    """The directory has them without ``kdir[kafka]``."""
+    code = "import resolver.kafka.settings, sys; sys.exit('confluent_kafka' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
