@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver.cli import units
@@ -30,9 +30,10 @@ _MOST_QUEUED: Final = 100_000
 
 
 def _client(
-    session: Session, arguments: Arguments, *, for_writes: bool
-) -> tuple[TopicLocation, dict[str, Any]]:
-    """Where the topic is, and the settings that reach its brokers.
+    session: Session, arguments: Arguments, own: Mapping[str, str], *, for_writes: bool
+) -> tuple[TopicLocation, dict[str, str]]:
+    """Where the topic is, and a client's settings. ``own`` are the verb's: they go before what the
+    policies of the path say, and what the command line says before them.
 
     Raises:
         InvalidArgument: the path is no topic, or kdir[kafka] is not installed.
@@ -44,21 +45,14 @@ def _client(
     where = place(arguments.one("PATH"))
     # A producer stays with a link's first target: an outage must not move data (DESIGN §4).
     found = session.resolver.resolve(where.path, for_writes=for_writes)
-    if found.kind != "topic":
-        raise InvalidArgument(f"{found.path} is a {found.kind}, not a topic")
-    name = arguments.one("listener")
-    listener = found.listener(name) if name else found.listeners[0] if found.listeners else None
-    if listener is None:
-        raise InvalidArgument(f"cluster {found.cluster} names no listener {name}".rstrip())
-    settings: dict[str, Any] = {
-        "bootstrap.servers": ",".join(listener.bootstrap_servers),
-        "security.protocol": listener.security_protocol or "PLAINTEXT",
-        "client.id": "kdir",
-        "log_level": 3,
-    }
-    if listener.sasl_mechanism:
-        settings["sasl.mechanism"] = listener.sasl_mechanism
-    return found, settings | _own_settings(arguments)
+    from resolver.kafka.connecting import connection, layers_of
+    from resolver.kafka.settings import Client, consumer_settings, for_librdkafka, producer_settings
+
+    brokers = connection(found, arguments.one("listener"))
+    said = {"client.id": "kdir", "log_level": "3", **own, **_own_settings(arguments)}
+    layers = layers_of(said, found, Client.PRODUCER if for_writes else Client.CONSUMER)
+    settings = producer_settings(layers) if for_writes else consumer_settings(layers)
+    return found, brokers | for_librdkafka(settings)
 
 
 def _own_settings(arguments: Arguments) -> dict[str, str]:
@@ -82,7 +76,8 @@ def _own_settings(arguments: Arguments) -> dict[str, str]:
 
 
 def _produce(session: Session, arguments: Arguments) -> int:
-    found, settings = _client(session, arguments, for_writes=True)
+    own = {"delivery.timeout.ms": str(int(_FLUSH_SECONDS * 1000))}
+    found, settings = _client(session, arguments, own, for_writes=True)
     from confluent_kafka import KafkaException, Producer
 
     failures: list[str] = []
@@ -95,10 +90,8 @@ def _produce(session: Session, arguments: Arguments) -> int:
         else:
             failures.append(str(error))
 
-    defaults = {"acks": "all", "enable.idempotence": True}
-    defaults["message.timeout.ms"] = int(_FLUSH_SECONDS * 1000)
     try:
-        producer = Producer({**defaults, **settings})
+        producer = Producer(settings)
     except KafkaException as error:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
     separator = arguments.one("key-separator")
@@ -133,16 +126,14 @@ def _split(line: bytes, separator: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _consume(session: Session, arguments: Arguments) -> int:
-    found, settings = _client(session, arguments, for_writes=False)
+    own = {
+        "group.id": "kdir-consume",  # the client wants one; none is joined and nothing committed
+        "enable.auto.commit": "false",
+        "auto.offset.reset": "earliest",
+    }
+    found, settings = _client(session, arguments, own, for_writes=False)
     from confluent_kafka import Consumer, KafkaException
 
-    settings = {
-        "group.id": "kdir-consume",  # the client wants one; none is joined and nothing committed
-        "enable.auto.commit": False,
-        "allow.auto.create.topics": False,
-        "auto.offset.reset": "earliest",
-        **settings,
-    }
     try:
         consumer = Consumer(settings)
     except KafkaException as error:
