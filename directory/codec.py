@@ -98,6 +98,9 @@ class ProtoCodec:
             return [_physical_name(record) for record in records]
         return [_name_at_its_place(record) or _physical_name(record) for record in records]
 
+    def partitions(self, records: Iterable[bytes]) -> int:
+        return sum(map(_partitions, records))
+
     def encode_grants(self, grants: EntryGrants) -> bytes:
         return entry_grants_to_proto(grants).SerializeToString(deterministic=True)
 
@@ -292,6 +295,22 @@ def _name_at_its_place(record: bytes) -> str | None:
     if record[at] != 0x0A or length > 0x7F:
         return None
     return record[at + 2 : at + 2 + length].decode()
+
+
+def _partitions(record: bytes) -> int:
+    # As our own serialization has it: the topic's name, its id in Kafka, its partitions. Where they
+    # are not at their place, of which one byte is enough to know, the record is parsed.
+    try:
+        at = 11 if record[10] < 0x80 else 12
+        if record[9] == _TOPIC_TAG and record[at] == 0x0A and record[at + 1] < 0x80:
+            at += 2 + record[at + 1]
+            if record[at : at + 2] == b"\x12\x10":
+                at += 18
+            if record[at] == 0x18 and record[at + 1] < 0x80:
+                return record[at + 1] or 1
+        return _parsed(record).topic.partitions or 1
+    except (IndexError, ValueError):
+        return 1
 
 
 def _physical_name(record: bytes) -> str | None:

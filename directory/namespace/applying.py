@@ -31,6 +31,7 @@ from directory.namespace.tree import (
     Tree,
     entry_place,
     is_fact,
+    partitions_of,
     physical_index_of,
 )
 from directory.store.base import Put, Write
@@ -85,6 +86,8 @@ class _Change:
         self._nodes = tree.nodes.mutate()
         self._loose = tree.loose.mutate()
         self._counts = tree.counts.mutate()
+        sums = tree.partitions.kept
+        self._partitions = None if sums is None else sums.mutate()
         self._mounts = tree.mounts.mutate()
         self._unreadable = tree.unreadable.mutate()
         self._physical: PhysicalIndex = tree.physical
@@ -153,6 +156,10 @@ class _Change:
             counts=self._counts.finish(),
             mounts=self._mounts.finish(),
             physical=self._physical,
+            partitions=self._before.partitions.after(
+                partitions_of(self._codec, nodes, loose),
+                None if self._partitions is None else self._partitions.finish(),
+            ),
             facts=self._facts,
             unreadable=self._unreadable.finish(),
             grants=grants,
@@ -196,7 +203,9 @@ class _Change:
 
     # How much is below: kept for each directory along the path.
 
-    def _count(self, directory_id: int, counts: Counts, sign: int = 1) -> None:
+    def _count(
+        self, directory_id: int, counts: Counts, sign: int = 1, *, partitions: int = 0
+    ) -> None:
         at: int = directory_id
         while True:
             new = self._counts.get(at, Counts()).plus(counts, sign)
@@ -204,13 +213,17 @@ class _Change:
                 self._counts[at] = new
             else:
                 self._counts.pop(at, None)
+            if partitions and self._partitions is not None:
+                self._partitions[at] = self._partitions.get(at, 0) + sign * partitions
             node = self._nodes.get(at)
             if node is None or not node.parent_id:
                 return
             at = node.parent_id
 
-    def _with_itself(self, directory_id: int) -> Counts:
-        return self._counts.get(directory_id, Counts()).plus(_ONE_DIRECTORY)
+    def _count_directory(self, directory_id: int, parent_id: int, sign: int = 1) -> None:
+        counts = self._counts.get(directory_id, Counts()).plus(_ONE_DIRECTORY)
+        partitions = 0 if self._partitions is None else self._partitions.get(directory_id, 0)
+        self._count(parent_id, counts, sign, partitions=partitions)
 
     # Containers.
 
@@ -235,7 +248,7 @@ class _Change:
 
     def _detach(self, directory_id: int) -> None:
         node = self._nodes.pop(directory_id)
-        self._count(node.parent_id, self._with_itself(directory_id), -1)
+        self._count_directory(directory_id, node.parent_id, -1)
         self._set_contents(directory_id, Contents(node.topics, node.containers))
 
     def _put_container(self, key: bytes, place: Place, container: Container) -> None:
@@ -274,7 +287,7 @@ class _Change:
         contents = self._contents(directory_id)
         self._loose.pop(directory_id, None)
         self._nodes[directory_id] = Node(directory_id, *place, directory, *contents)
-        self._count(place.parent_id, self._with_itself(directory_id))
+        self._count_directory(directory_id, place.parent_id)
         return ""
 
     # Topics.
@@ -283,13 +296,18 @@ class _Change:
         contents = self._contents(parent_id)
         topics = contents.topics
         before = len(topics)
+        partitions = 0
         names = self._codec.physical_names([record or b"" for _, _, record in changes])
         for (key, name, record), physical_name in zip(changes, names, strict=True):
             place = Place(parent_id, name)
             old = topics.get(name)
             old_name = None if old is None else self._codec.physical_names([old])[0]
+            if old is not None and self._partitions is not None:
+                partitions -= self._codec.partitions((old,))
             if record is not None and physical_name is not None:
                 topics = topics.set(name, record)
+                if self._partitions is not None:
+                    partitions += self._codec.partitions((record,))
             else:
                 topics = topics.delete(name)
             if old_name != physical_name:
@@ -300,5 +318,5 @@ class _Change:
             if record is not None and physical_name is None:
                 self._unreadable[key] = why_no_topic(self._codec, record)
         self._set_contents(parent_id, contents._replace(topics=topics))
-        if len(topics) != before:
-            self._count(parent_id, Counts(topics=len(topics) - before))
+        if partitions or len(topics) != before:
+            self._count(parent_id, Counts(topics=len(topics) - before), partitions=partitions)

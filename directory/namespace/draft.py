@@ -33,6 +33,7 @@ from directory.namespace.keys import (
     detached_key,
     entry_key,
     grants_key,
+    quota_key,
     read_only_key,
     retired_key,
     retired_until_ms,
@@ -93,6 +94,7 @@ class Draft:
         self._writes[key] = Put(key, self.snapshot.codec.encode(entry))
         if isinstance(entry, Directory):
             self._mark_read_only(entry.entry_id, read_only=bool(entry.policies.read_only))
+            self._keep_count_mark(entry)
 
     def take(self, parent_id: int, name: str, entry: Entry, record: bytes | None = None) -> None:
         """Remove an entry's record, which must be as it was seen: ``record``, if at hand."""
@@ -105,6 +107,9 @@ class Draft:
         self.put_grants(parent_id, entry.kind, name, None)
         if isinstance(entry, Directory):
             self._mark_read_only(entry.entry_id, read_only=False)
+            key = quota_key(entry.entry_id)
+            if self.snapshot.fact(key) is not None:
+                self.unset(key)
 
     def carry_grants(
         self, parent_id: int, name: str, entry: Entry, to_parent_id: int, to_name: str
@@ -145,6 +150,25 @@ class Draft:
         if read_only:
             self.set(key, b"1")
         elif self.snapshot.fact(key) is not None:
+            self.unset(key)
+
+    def mark_count(self, directory_id: int, *, guarded: bool) -> None:
+        """Something comes that counts for a quota: who counted what was before loses the race.
+        ``guarded``: so does this draft, where somebody else was first.
+        """
+        key = quota_key(directory_id)
+        if guarded:
+            self.expect(key, self.snapshot.fact(key))
+        if not isinstance(self._writes.get(key), Put):
+            self.set(key, b"%016x" % self.context.new_id())
+
+    def _keep_count_mark(self, directory: Directory) -> None:
+        key, policies = quota_key(directory.entry_id), directory.policies
+        if policies.max_topics is not None or policies.max_partitions is not None:
+            if isinstance(self._writes.get(key), Remove):
+                del self._writes[key]  # of a moved directory, what taking it away said
+        elif directory.entry_id != ROOT_ID and self.snapshot.fact(key) is not None:
+            # The root's also counts for quotas above the mount.
             self.unset(key)
 
     def expect_entry(self, parent_id: int, name: str, entry: Entry) -> None:

@@ -7,7 +7,7 @@ The numbers of the enums are those of ``kdir.v1``; the codec (``directory/codec.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, Final, Protocol
@@ -241,6 +241,11 @@ class Codec(Protocol):
     def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:
         """The physical name of each topic's record, without making an entry of it. None where the
         record is not a topic's or cannot be read; ``decode`` says why.
+        """
+
+    def partitions(self, records: Iterable[bytes]) -> int:
+        """How many partitions the topics of these records have together, in a fifth of a
+        microsecond each. One whose number is not known, or that cannot be read, counts as one.
         """
 
     def encode_grants(self, grants: EntryGrants) -> bytes:

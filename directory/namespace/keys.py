@@ -26,6 +26,9 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     and epoch; written whenever that mount changes
     f/read_only/<entry id, 16 hex digits>           a directory says that it is read-only; written
                                                     whenever such a one changes
+    f/quota/<entry id, 16 hex digits>               topics or partitions came below a directory with
+                                                    a quota: the change's id. Who counted before
+                                                    loses the race
     k/<name>                                        settings of the Kafka side: pin, stop
     k/removal/<entry id, 16 hex digits>             of a removed directory: whether Kafka's topics
                                                     go too, and the path that it had; from level 2
@@ -68,6 +71,7 @@ __all__ = [
     "MOUNTED",
     "MOUNT_ROW",
     "PARENT",
+    "QUOTA",
     "READ_ONLY",
     "REMOVAL",
     "REQUEST",
@@ -88,6 +92,7 @@ __all__ = [
     "mounted_key",
     "parse_entry_key",
     "parse_grants_key",
+    "quota_key",
     "read_only_id",
     "read_only_key",
     "removal_key",
@@ -113,6 +118,7 @@ MOUNT_ROW: Final = b"f/mount/"
 CHILD: Final = b"f/child/"
 MOUNTED: Final = b"f/mounted/"
 READ_ONLY: Final = b"f/read_only/"
+QUOTA: Final = b"f/quota/"
 KAFKA: Final = b"k/"
 REMOVAL: Final = b"k/removal/"
 LARGE_CHANGE: Final = b"k/change/"
@@ -224,6 +230,11 @@ def mounted_key(cluster_id: str) -> bytes:
 def read_only_key(entry_id: int) -> bytes:
     """Shows who removes a whole subtree that something in it is to be left as it is."""
     return READ_ONLY + b"%016x" % entry_id
+
+
+def quota_key(entry_id: int) -> bytes:
+    """Shows who counts what lies below a directory with a quota that something came meanwhile."""
+    return QUOTA + b"%016x" % entry_id
 
 
 def read_only_id(key: bytes) -> int:

@@ -18,6 +18,7 @@ from directory.namespace.applying import readable_container, readable_root
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Codec, Directory, Kind, Mount
 from directory.namespace.grants import grant_tree_of
 from directory.namespace.keys import ENTRY, entry_key
+from directory.namespace.partition_counts import PartitionCounts
 from directory.namespace.physical_index import Place, why_no_topic
 from directory.namespace.sorted_map import SortedMap
 from directory.namespace.tree import (
@@ -32,6 +33,7 @@ from directory.namespace.tree import (
     Tree,
     entry_place,
     is_fact,
+    partitions_of,
     physical_index_of,
 )
 
@@ -186,6 +188,7 @@ def _assembled(codec: Codec, rows: _Rows) -> Tree:
         counts=immutables.Map(_counts(standing, contents, mounts)),
         mounts=immutables.Map(mounts),
         physical=physical_index_of(codec, finished, loose),
+        partitions=PartitionCounts(partitions_of(codec, finished, loose)),
         facts=facts,
         unreadable=immutables.Map(rows.unreadable),
         grants=grants,

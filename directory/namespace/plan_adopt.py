@@ -26,10 +26,13 @@ from directory.namespace.entry import DELETED_ID, Directory, Kind, Provision, To
 from directory.namespace.ground import follow, inside
 from directory.namespace.places import DETACHED_REASON, Places, is_detached
 from directory.namespace.plan_create import check_names
+from directory.namespace.quotas import Amount, counts_of
 from directory.namespace.removal import DELETED
+from directory.namespace.room import Arrivals, check_room
 from directory.namespace.snapshot import Node
+from directory.namespace.tree import upwards
 from resolver.errors import AlreadyExists, Conflict, InvalidInput, NotAuthoritative
-from resolver.path import Path
+from resolver.path import Path, is_system
 
 __all__ = ["adopt_topics", "move_topics", "record_topics"]
 
@@ -49,13 +52,16 @@ def adopt_topics(draft: Draft, command: AdoptTopics) -> Plan:
     adoption = _Adoption(draft)
     for relative, observed in command.topics:
         adoption.take_in(tuple(relative), observed)
-    return draft.finish(topic_count=adoption.count, notes=adoption.notes)
+    adoption.arrivals.mark()
+    notes = (*adoption.notes, *adoption.arrivals.notes())
+    return draft.finish(topic_count=adoption.count, notes=notes)
 
 
 class _Adoption:
     def __init__(self, draft: Draft) -> None:
         self.notes: list[str] = []
         self.count = 0
+        self.arrivals = Arrivals(draft)
         self._draft = draft
         self._places = Places(draft.snapshot, draft.mount)
         self._tiers = _Tiers(draft)
@@ -93,6 +99,9 @@ class _Adoption:
         if not is_new:
             draft.expect_beside(parent_id, relative[-1], path)
         draft.insert(parent_id, relative[-1], topic, path, parent_is_new=is_new)
+        if not is_system(relative[0]):
+            standing = follow(draft.snapshot, relative[:-1]).node
+            self.arrivals.add(standing, counts_of(topic))
         draft.claim(name)
         draft.reinstate(name)
 
@@ -151,7 +160,7 @@ class _Moving:
         self._places = Places(draft.snapshot, draft.mount)
         self._tiers = _Tiers(draft)
         self._seen: set[int] = set()
-        self._arriving: dict[int, int] = {}
+        self._arrivals = Arrivals(draft)
 
     def move(self, path: Path, entry_id: int, new_path: Path) -> None:
         """One topic, if it is still there; nothing is drafted of one that is refused."""
@@ -196,16 +205,16 @@ class _Moving:
         target = follow(draft.snapshot, relative[:-1]).node
         rules.check_writable(draft, source, topic.policies)
         rules.check_writable(draft, target)
-        counted = frozenset(node.entry_id for node in rules.upwards(draft.snapshot, source))
-        rules.check_room(draft, target, 1, counted, self._arriving)
-        for node in rules.upwards(draft.snapshot, target):
-            if node.entry_id not in counted:
-                self._arriving[node.entry_id] = self._arriving.get(node.entry_id, 0) + 1
+        counted = frozenset(node.entry_id for node in upwards(draft.snapshot.nodes, source))
+        comes, arriving = counts_of(topic), self._arrivals.by_directory
+        check_room(draft, target, comes, unless=counted, arriving=arriving)
+        self._arrivals.add(target, comes, unless=counted)
 
 
 def record_topics(draft: Draft, command: RecordTopics) -> Plan:
     """Commit what the reconciler learnt; what is gone, or tells nothing new, is passed over."""
     pending: dict[int, tuple[_Place, Topic, Topic]] = {}
+    arrivals = Arrivals(draft)
     for news in command.news:
         place = _place(draft, news)
         topic = place.topic(draft) if place is not None else None
@@ -219,6 +228,10 @@ def record_topics(draft: Draft, command: RecordTopics) -> Plan:
             continue
         count += 1
         place.write(draft, before, after)
+        grown = counts_of(after).partitions - counts_of(before).partitions
+        if grown > 0 and place.node is not None:
+            arrivals.add(place.node, Amount(0, grown))
+    arrivals.mark()
     return draft.finish(topic_count=count)
 
 
@@ -226,7 +239,7 @@ class _Place:
     """Where a topic stands that there is news of; ``node`` None = it waits below DELETED_ID."""
 
     def __init__(self, node: Node | None, name: str, path: Path) -> None:
-        self._node = node
+        self.node = node
         self._name = name
         self._path = path
         self._parent_id = DELETED_ID if node is None else node.entry_id
@@ -239,12 +252,12 @@ class _Place:
         if not draft.context.principal:
             # An observation is nobody's doing: who changed it last is still true.
             stamped = replace(stamped, changed_by=before.changed_by)
-        if self._node is None:
+        if self.node is None:
             # Its removal was told already; an update now would bring it back to life in the log.
             draft.expect_entry(self._parent_id, self._name, before)
             draft.put(self._parent_id, self._name, stamped)
             return
-        draft.expect_way(self._node)
+        draft.expect_way(self.node)
         draft.update(self._parent_id, self._name, before, stamped, self._path)
 
 

@@ -32,6 +32,8 @@ from directory.namespace.fields import check_policies
 from directory.namespace.ground import a_kind, enter, follow, inside, turn_back
 from directory.namespace.keys import mounted_key
 from directory.namespace.links import check_targets
+from directory.namespace.quotas import counts_of
+from directory.namespace.room import check_own, check_room
 from directory.namespace.snapshot import Node
 from resolver.errors import (
     AlreadyExists,
@@ -102,13 +104,14 @@ def create_topic(draft: Draft, command: CreateTopic) -> Plan:
     _check_size("topic.partitions", command.partitions, _MOST_PARTITIONS)
     _check_size("topic.replication_factor", command.replication_factor, _MOST_REPLICAS)
     rules.check_writable(draft, parent)
-    rules.check_room(draft, parent, 1)
     draft.expect_way(parent)
     topic = (
         _adopted_topic(draft, command)
         if command.adopt_existing is not None
         else _wished_topic(draft, command, relative, parent)
     )
+    check_own(command.path, topic.policies, topic.partitions)
+    check_room(draft, parent, counts_of(topic), known=bool(topic.partitions))
     draft.insert(parent.entry_id, name, topic, command.path)
     draft.claim(topic.physical_name)
     draft.reinstate(topic.physical_name)

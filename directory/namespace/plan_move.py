@@ -14,7 +14,6 @@ from directory.namespace import rules
 from directory.namespace.command import Change, MoveEntry, Plan
 from directory.namespace.draft import Draft
 from directory.namespace.entry import (
-    ROOT_ID,
     Directory,
     Entry,
     Kind,
@@ -26,7 +25,10 @@ from directory.namespace.ground import Standing, Way, a_kind, follow, standing, 
 from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key, read_only_id
 from directory.namespace.plan_create import check_free, check_names, mounted_value
 from directory.namespace.plan_update import check_etag, own_policies
+from directory.namespace.quotas import Amount, counting_at, counts_of
+from directory.namespace.room import check_room, expect_same_below
 from directory.namespace.snapshot import Node
+from directory.namespace.tree import upwards
 from resolver.errors import AlreadyExists, CrossMount, InvalidMove, InvalidPath, MountShadows
 from resolver.path import MAX_PATH_BYTES, MAX_SEGMENTS, Path
 
@@ -150,20 +152,17 @@ def _check_fits(draft: Draft, found: Standing, new_path: Path) -> None:
 
 
 def _check_quota(draft: Draft, found: Standing, target: Node) -> None:
-    match found.entry:
-        case Topic():
-            count = 1
-        case Directory():
-            count = draft.snapshot.counts(found.entry.entry_id).topics
-        case _:
-            return
-    counted = set()
-    here = found.parent
-    while here is not None:
-        counted.add(here.entry_id)
-        here = draft.snapshot.node(here.parent_id) if here.entry_id != ROOT_ID else None
-    if count:
-        rules.check_room(draft, target, count, frozenset(counted))
+    snapshot, entry = draft.snapshot, found.entry
+    assert found.parent is not None  # noqa: S101 - the root is never moved
+    if counting_at(snapshot, draft.context.above, target) is None:
+        return
+    counted = frozenset(node.entry_id for node in upwards(snapshot.nodes, found.parent))
+    if isinstance(entry, Topic):
+        check_room(draft, target, counts_of(entry), unless=counted)
+    elif isinstance(entry, Directory):
+        comes = Amount(snapshot.counts(entry.entry_id).topics, snapshot.partitions(entry.entry_id))
+        if check_room(draft, target, comes, unless=counted):
+            expect_same_below(draft, snapshot.nodes[entry.entry_id])
 
 
 def _move(draft: Draft, found: Standing, target: Node, name: str, new_path: Path) -> Entry:

@@ -22,7 +22,11 @@ from directory.namespace.ground import Standing, standing
 from directory.namespace.keys import mounted_key
 from directory.namespace.links import check_targets
 from directory.namespace.plan_create import mounted_value
+from directory.namespace.quotas import Amount, counts_of
+from directory.namespace.room import check_own, check_room
+from directory.namespace.snapshot import Node
 from resolver.errors import EtagMismatch
+from resolver.path import Path
 
 __all__ = ["check_etag", "own_policies", "update_entry"]
 
@@ -48,7 +52,21 @@ def update_entry(draft: Draft, command: UpdateEntry) -> Plan:
         rules.check_writable(draft, node, own_policies(before))
     if found.parent is not None:
         draft.expect_way(found.parent)
+        if isinstance(before, Topic) and isinstance(after, Topic):
+            _check_growth(draft, found.parent, command.path, before, after)
     return draft.finish(_changed(draft, found, after), command.path)
+
+
+def _check_growth(draft: Draft, node: Node, path: Path, before: Topic, after: Topic) -> None:
+    """More partitions than there is room for are refused when they are wished. A policy's are
+    counted once they are pushed: until then they are no more than a wish.
+    """
+    wished = max(after.partitions, after.policies.partitions or 0)
+    known = max(before.partitions, before.policies.partitions or 0)
+    if wished <= known:
+        return
+    check_own(path, after.policies, wished)
+    check_room(draft, node, Amount(0, wished - counts_of(before).partitions))
 
 
 def _changed(draft: Draft, found: Standing, after: Entry) -> Entry:

@@ -92,6 +92,12 @@ class Snapshot:
         """
         return self._tree.counts.get(directory_id, Counts())
 
+    def partitions(self, directory_id: int) -> int:
+        """How many partitions the topics below a directory have together, at any depth, as they are
+        on record; one whose number is not known counts as one.
+        """
+        return self._tree.partitions.below(directory_id)
+
     def unreadable(self, key: bytes) -> str:
         """Why the record at an entry's key is not in the tree; empty when there is none."""
         return self._tree.unreadable.get(key, "")

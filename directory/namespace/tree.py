@@ -6,7 +6,7 @@ writes, ``snapshot.py`` is how everybody else reads one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from string import ascii_letters, digits
 from typing import Final, NamedTuple
@@ -16,6 +16,7 @@ import immutables
 from directory.authorization.tree import NO_GRANTS, GrantTree
 from directory.namespace.entry import DELETED_ID, Codec, Directory, Kind, Link, Mount
 from directory.namespace.keys import EntryKey, entry_key, parse_entry_key
+from directory.namespace.partition_counts import PartitionCounts, Sums
 from directory.namespace.physical_index import PhysicalIndex, Place, TopicsByDirectory
 from directory.namespace.sorted_map import SortedMap
 
@@ -32,8 +33,10 @@ __all__ = [
     "Tree",
     "entry_place",
     "is_fact",
+    "partitions_of",
     "path_in",
     "physical_index_of",
+    "upwards",
 ]
 
 ROOT_KEY: Final = entry_key(0, Kind.DIRECTORY, "")
@@ -126,6 +129,7 @@ class Tree:
     facts: SortedMap[bytes, bytes]
     unreadable: immutables.Map[bytes, str]
     """Keys whose records cannot be read, with the reason."""
+    partitions: PartitionCounts
     grants: GrantTree = NO_GRANTS
     """The grants of what has a path; their rows are among the facts."""
 
@@ -142,6 +146,35 @@ def path_in(nodes: Mapping[int, Node], directory_id: int) -> tuple[str, ...] | N
     if node is None or node.entry_id == DELETED_ID:
         return None
     return tuple(reversed(names))
+
+
+def upwards(nodes: Mapping[int, Node], node: Node) -> Iterator[Node]:
+    """The directory and those above it, up to the root directory."""
+    here: Node | None = node
+    while here is not None:
+        yield here
+        here = nodes.get(here.parent_id) if here.parent_id else None
+
+
+def partitions_of(
+    codec: Codec, nodes: Mapping[int, Node], loose: Mapping[int, Contents]
+) -> Callable[[], Sums]:
+    """What counts the partitions below each of these directories."""
+
+    def sums() -> Sums:
+        found: dict[int, int] = {}
+        for some in (nodes, loose):
+            for directory_id, one in some.items():
+                count = codec.partitions(one.topics.values())
+                node = nodes.get(directory_id)
+                if node is None:
+                    found[directory_id] = count
+                    continue
+                for here in upwards(nodes, node) if count else ():
+                    found[here.entry_id] = found.get(here.entry_id, 0) + count
+        return Sums(found)
+
+    return sums
 
 
 def physical_index_of(

@@ -38,7 +38,6 @@ EXCLUSIONS: Final[Mapping[str, str]] = {
     "system-prefix": "to kdir every topic whose name begins with '__' is a system's",
     "pulsar-settings": "values of settings that Kafka and kdir do not have; what Kafka's own take "
     "is held against a broker (tests/integration/kafka/test_topic_configs.py)",
-    "partition-quota": "max_partitions is not enforced yet; max_topics counts topics",
     "directory-quota": "kdir has no quota on directories",
     "replication-clusters": "a kdir directory is its own cluster's, and names no other",
     "broker-process": "about a running broker: its caches, redirects, timers and compaction",

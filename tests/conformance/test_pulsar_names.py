@@ -176,7 +176,6 @@ def lifecycle_category(steps: str) -> str | None:
 
 
 _BEYOND = (
-    (r"limit \d+ partitions", "partition-quota"),
     (r"limit \d+, create a \w+ namespace", "directory-quota"),
     (r"replication cluster", "replication-clusters"),
     (r"cache|compact|garbage|bundle|owner|redirect|unload|broker|policy writes", "broker-process"),
@@ -276,6 +275,16 @@ def quota(found: re.Match[str], expected: str) -> None:
         does(cluster, command, expected, QuotaExceeded)
 
 
+def partition_quota(found: re.Match[str], expected: str) -> None:
+    cluster = a_namespace(max_partitions=int(found["limit"]))
+    have = Observed(
+        physical_name="have", topic_id=b"h", partitions=int(found["have"]), replication_factor=1
+    )
+    cluster.do(AdoptTopics(topics=((("tenant", "ns", "have"), have),)))
+    command = CreateTopic(path=path("/la/tenant/ns/more"), partitions=1)
+    does(cluster, command, expected, QuotaExceeded)
+
+
 def quota_after_system(found: re.Match[str], expected: str) -> None:
     cluster = a_namespace(max_topics=int(found["limit"]))
     cluster.do(system_topic(found["system"]))
@@ -355,6 +364,7 @@ _SCRIPTS: tuple[tuple[str, Steps], ...] = (
         ),
         quota,
     ),
+    (r"limit (?P<limit>\d+) partitions, have (?P<have>\d+), create one more", partition_quota),
     (
         (
             r"limit (?P<limit>\d+), (?P<system>__\w+)(?: with \d+ partitions)? first, "

@@ -1,0 +1,133 @@
+"""Quotas: how many topics and partitions may lie below a directory, and how much of that is used.
+
+All levels count: each directory above that says something binds, and so does what the ancestors
+above the mount say, of each cluster by itself (DESIGN §6). Refuses to refuse: ``room.py`` does.
+
+Counted are the topics of the tree and the partitions on record, one for a topic whose number is not
+known; a system's directories right below the one with the quota do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from directory.namespace.entry import ROOT_ID, Directory, Policies, Topic
+from directory.namespace.policies import Level
+from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.tree import upwards
+from resolver.path import Path, is_system
+
+__all__ = ["NO_AMOUNT", "Amount", "Quota", "counting_at", "counts_of", "limits", "quotas_at"]
+
+
+class Amount(NamedTuple):
+    """Of what quotas count."""
+
+    topics: int = 0
+    partitions: int = 0
+
+    def plus(self, other: Amount) -> Amount:
+        """The sum."""
+        return Amount(self.topics + other.topics, self.partitions + other.partitions)
+
+
+NO_AMOUNT: Final = Amount()
+_COUNTED: Final[Mapping[str, str]] = MappingProxyType(
+    {"max_topics": "topics", "max_partitions": "partitions"}
+)
+"""The fields that say a quota, and what each counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One limit that binds what lies in a directory."""
+
+    field: str
+    """``max_topics`` or ``max_partitions``."""
+    path: str
+    """The directory that says so; above the mount, too."""
+    directory_id: int
+    """Below which it is counted: of one above the mount, the root directory."""
+    limit: int
+    above: bool = False
+    """It is said above the mount."""
+
+    @property
+    def counted(self) -> str:
+        """What it counts, in words."""
+        return _COUNTED[self.field]
+
+    def used(self, snapshot: Snapshot) -> int:
+        """How much there is."""
+        if self.field == "max_topics":
+            return _topics(snapshot, self.directory_id)
+        return _partitions(snapshot, self.directory_id)
+
+    def of(self, amount: Amount) -> int:
+        """What it counts of an amount."""
+        return amount.topics if self.field == "max_topics" else amount.partitions
+
+
+def counts_of(topic: Topic) -> Amount:
+    """What one topic counts."""
+    return Amount(1, topic.partitions or 1)
+
+
+def limits(policies: Policies) -> Iterator[tuple[str, int]]:
+    """The quotas that an entry itself sets, by field."""
+    for field in _COUNTED:
+        limit = getattr(policies, field)
+        if limit is not None:
+            yield field, limit
+
+
+def quotas_at(
+    snapshot: Snapshot, mount: Path, above: Sequence[Level], node: Node
+) -> Iterator[Quota]:
+    """The quotas that bind what lies directly in a directory, nearest first.
+
+    ``above`` is what the ancestors above the mount set, outermost first.
+    """
+    for here in upwards(snapshot.nodes, node):
+        for field, limit in limits(here.directory.policies):
+            relative = snapshot.path_of(here.entry_id) or ()
+            path = Path((*mount.segments, *relative))
+            yield Quota(field, str(path), here.entry_id, limit)
+    for level in reversed(above):
+        for field, limit in limits(level.policies):
+            yield Quota(field, level.path, ROOT_ID, limit, above=True)
+
+
+def counting_at(snapshot: Snapshot, above: Sequence[Level], node: Node) -> int | None:
+    """The outermost directory with a quota that binds what lies in this one; None = none does. All
+    that counts for any of them counts for that one.
+    """
+    if any(any(limits(level.policies)) for level in above):
+        return ROOT_ID
+    outermost: int | None = None
+    for here in upwards(snapshot.nodes, node):
+        if any(limits(here.directory.policies)):
+            outermost = here.entry_id
+    return outermost
+
+
+def _topics(snapshot: Snapshot, directory_id: int) -> int:
+    count = snapshot.counts(directory_id).topics
+    return count - sum(snapshot.counts(one).topics for one in _systems(snapshot, directory_id))
+
+
+def _partitions(snapshot: Snapshot, directory_id: int) -> int:
+    count = snapshot.partitions(directory_id)
+    return count - sum(snapshot.partitions(one) for one in _systems(snapshot, directory_id))
+
+
+def _systems(snapshot: Snapshot, directory_id: int) -> Iterator[int]:
+    node = snapshot.node(directory_id)
+    for name, container in () if node is None else node.containers.items("__"):
+        if not is_system(name):
+            break
+        if isinstance(container, Directory):
+            yield container.entry_id

@@ -1,0 +1,171 @@
+"""Whether the quotas above leave room for what a plan brings; refuses to count anything itself.
+
+A plan that brings topics or partitions below a quota writes the *mark* of the outermost directory
+with one, and guards that nobody else has written it since the snapshot: of two that counted the
+same, one loses the race and counts again. What Kafka has already is never refused; it writes the
+mark all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from directory.namespace.draft import Draft
+from directory.namespace.entry import Policies
+from directory.namespace.keys import ENTRY, INHERITED, directory_range
+from directory.namespace.quotas import NO_AMOUNT, Amount, Quota, counting_at, quotas_at
+from directory.namespace.rules import directories_below
+from directory.namespace.snapshot import Node
+from directory.namespace.tree import upwards
+from resolver.errors import InvalidArgument, QuotaExceeded
+from resolver.path import Path
+
+__all__ = ["NOTHING", "Arrivals", "check_own", "check_room", "expect_same_below"]
+
+NOTHING: Final[Mapping[int, Amount]] = MappingProxyType({})
+_MOST_RANGES: Final = 16
+"""So many directories are guarded one by one; etcd takes 128 comparisons a transaction."""
+
+
+def check_room(
+    draft: Draft,
+    node: Node,
+    more: Amount,
+    *,
+    unless: frozenset[int] = frozenset(),
+    arriving: Mapping[int, Amount] = NOTHING,
+    known: bool = True,
+) -> bool:
+    """Every quota that binds what lies in ``node`` must have room for more; whether there are any.
+
+    Args:
+        unless: directories whose quota counts these already.
+        arriving: what else the same plan brings, by the directories that it comes below.
+        known: whether the number of partitions is; else it is the broker's default.
+
+    Raises:
+        QuotaExceeded: names the directory, the field, its limit and what is used.
+        InvalidArgument: partitions count, and their number is not known.
+    """
+    bound = False
+    for quota in quotas_at(draft.snapshot, draft.mount, draft.context.above, node):
+        if quota.directory_id in unless or not quota.of(more):
+            continue
+        bound = True
+        here = arriving.get(quota.directory_id, NO_AMOUNT)
+        used = quota.used(draft.snapshot) + quota.of(here)
+        if used + quota.of(more) > quota.limit:
+            raise _exceeded(draft, quota, used, quota.of(more))
+        if quota.field == "max_partitions" and not known:
+            raise InvalidArgument(
+                f"topic.partitions: not given, and {_where(draft, quota)} allows {quota.limit:,} "
+                f"partitions below it and has {used:,}: how many the broker would make by default "
+                f"is not known here; say how many (--partitions), or set partitions on a directory",
+                field="topic.partitions",
+                path=quota.path,
+                limit=quota.limit,
+                used=used,
+            )
+    if bound:
+        _mark(draft, node, guarded=True)
+        if draft.snapshot.fact(INHERITED) is not None:
+            draft.expect_nothing_newer(INHERITED)
+    return bound
+
+
+def check_own(path: Path, policies: Policies, partitions: int) -> None:
+    """A topic's own word on its partitions binds, too.
+
+    Raises:
+        QuotaExceeded
+    """
+    limit = policies.max_partitions
+    if limit is not None and partitions > limit:
+        raise QuotaExceeded(
+            f"{path} allows itself {limit:,} partitions, not {partitions:,}",
+            path=path,
+            field="max_partitions",
+            limit=limit,
+            used=partitions,
+        )
+
+
+def expect_same_below(draft: Draft, node: Node) -> None:
+    """Guard: nothing came below this directory since it was counted. Where it is large, nothing
+    came anywhere: such a move has to wait for a quiet moment.
+    """
+    ranges = []
+    for here in directories_below(draft.snapshot, node):
+        ranges.append(directory_range(here.entry_id))
+        if len(ranges) > _MOST_RANGES:
+            ranges = [ENTRY]
+            break
+    for prefix in ranges:
+        draft.expect_nothing_newer(prefix)
+
+
+class Arrivals:
+    """What comes in one plan whatever the quotas say, for Kafka has it; tells what is over."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._came: dict[int, Amount] = {}
+        self._nodes: dict[int, Node] = {}
+
+    def add(self, node: Node, amount: Amount, unless: frozenset[int] = frozenset()) -> None:
+        """So much comes below a directory that is there already, and was not below ``unless``."""
+        self._nodes[node.entry_id] = node
+        for here in upwards(self._draft.snapshot.nodes, node):
+            if here.entry_id in unless:
+                return
+            self._came[here.entry_id] = self._came.get(here.entry_id, NO_AMOUNT).plus(amount)
+
+    @property
+    def by_directory(self) -> Mapping[int, Amount]:
+        """What came below each directory so far."""
+        return self._came
+
+    def mark(self) -> None:
+        """Who counts meanwhile is to notice."""
+        for node in self._nodes.values():
+            _mark(self._draft, node, guarded=False)
+
+    def notes(self) -> Iterable[str]:
+        """A sentence for each quota that is exceeded now."""
+        draft = self._draft
+        over: dict[Quota, str] = {}
+        for node in self._nodes.values():
+            for quota in quotas_at(draft.snapshot, draft.mount, draft.context.above, node):
+                came = quota.of(self._came.get(quota.directory_id, NO_AMOUNT))
+                used = quota.used(draft.snapshot) + came
+                if came and used > quota.limit:
+                    over[quota] = (
+                        f"{_where(draft, quota)} allows {quota.limit:,} {quota.counted} below it, "
+                        f"and has {used:,} with what is taken in: Kafka has them"
+                    )
+        return over.values()
+
+
+def _mark(draft: Draft, node: Node, *, guarded: bool) -> None:
+    directory_id = counting_at(draft.snapshot, draft.context.above, node)
+    if directory_id is not None:
+        draft.mark_count(directory_id, guarded=guarded)
+
+
+def _where(draft: Draft, quota: Quota) -> str:
+    if not quota.above:
+        return quota.path
+    return f"{quota.path} (of each cluster below it, so of {draft.mount} too)"
+
+
+def _exceeded(draft: Draft, quota: Quota, used: int, more: int) -> QuotaExceeded:
+    return QuotaExceeded(
+        f"{_where(draft, quota)} allows {quota.limit:,} {quota.counted} below it, has {used:,}, "
+        f"and has no room for {more:,} more",
+        path=quota.path,
+        field=quota.field,
+        limit=quota.limit,
+        used=used,
+    )

@@ -1,0 +1,79 @@
+"""Turns: of the threads of one process that would collide on a key, one goes on at a time.
+
+Refuses to promise that nobody else writes the key: other processes do, and the guards say so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+from resolver.errors import DeadlineExceeded
+
+__all__ = ["Turn", "Turns"]
+
+
+@dataclass(slots=True)
+class _Queue:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    people: int = 0
+
+
+class Turns:
+    """For any thread."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.lock = threading.Lock()
+        self.queues: dict[bytes, _Queue] = {}
+
+    def turn(self) -> Turn:
+        """One thread's, to be used as a context: what it took is given back at the end."""
+        return Turn(self)
+
+
+class Turn:
+    """Of one thread; on one key at most."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._held: tuple[bytes, _Queue] | None = None
+
+    def take(self, key: bytes, deadline: float) -> bool:
+        """Waits until it is ours to go on with a key; whether somebody else was before us.
+
+        Raises:
+            DeadlineExceeded: it did not come in time.
+        """
+        if self._held is not None:
+            return False
+        turns = self._turns
+        with turns.lock:
+            queue = turns.queues.setdefault(key, _Queue())
+            queue.people += 1
+        self._held = key, queue
+        if queue.lock.acquire(blocking=False):
+            return False
+        if not queue.lock.acquire(timeout=max(0.0, deadline - turns.clock())):
+            self._leave()
+            raise DeadlineExceeded("others were changing the same thing all the time")
+        return True
+
+    def _leave(self) -> None:
+        assert self._held is not None  # noqa: S101 - it was taken
+        key, queue = self._held
+        self._held = None
+        with self._turns.lock:
+            queue.people -= 1
+            if not queue.people:
+                del self._turns.queues[key]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._held is not None:
+            self._held[1].lock.release()
+            self._leave()

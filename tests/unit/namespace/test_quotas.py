@@ -1,0 +1,273 @@
+"""Quotas on topics and partitions, level by level: what is refused, in which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from directory.namespace.command import (
+    AdoptTopics,
+    Command,
+    CreateDirectory,
+    CreateTopic,
+    DeleteEntry,
+    MoveEntry,
+    Observed,
+    ReapDeleted,
+    RecordTopics,
+    TopicNews,
+    UpdateEntry,
+)
+from directory.namespace.entry import ROOT_ID, Kind, Policies
+from directory.namespace.keys import INHERITED, QUOTA, quota_key
+from directory.namespace.policies import Level
+from directory.namespace.quotas import quotas_at
+from directory.store.base import KeyIs, NothingNewer, Put
+from resolver.errors import InvalidArgument, QuotaExceeded
+from tests.large import ETCD_LIMITS
+from tests.trees import Cluster, path
+
+
+def mkdir(text: str, **policies: object) -> CreateDirectory:
+    return CreateDirectory(path=path(text), policies=Policies(**policies))  # type: ignore[arg-type]
+
+
+def topic(text: str, partitions: int = 1, **policies: object) -> CreateTopic:
+    own = Policies(**policies)  # type: ignore[arg-type]
+    return CreateTopic(path=path(text), partitions=partitions, policies=own)
+
+
+def grow(text: str, partitions: int) -> UpdateEntry:
+    return UpdateEntry(path=path(text), kind=Kind.TOPIC, changes={"topic.partitions": partitions})
+
+
+def set_quota(text: str, **quotas: int | None) -> UpdateEntry:
+    changes = {f"policies.{field}": limit for field, limit in quotas.items()}
+    return UpdateEntry(path=path(text), kind=Kind.DIRECTORY, changes=changes)
+
+
+def adopt(name: str, partitions: int, *where: str) -> AdoptTopics:
+    observed = Observed(
+        physical_name=name, topic_id=b"i" * 16, partitions=partitions, replication_factor=1
+    )
+    return AdoptTopics(topics=(((*where, name), observed),))
+
+
+def refused(cluster: Cluster, command: Command, words: str) -> QuotaExceeded:
+    with pytest.raises(QuotaExceeded, match=words) as caught:
+        cluster.plan(command)
+    return caught.value
+
+
+# -- partitions ------------------------------------------------------------------------------------
+
+
+def test_partitions_are_counted_over_all_topics_below() -> None:
+    cluster = Cluster()
+    cluster.do(
+        mkdir("/la/a", max_partitions=10),
+        mkdir("/la/a/b"),
+        topic("/la/a/x", 4),
+        topic("/la/a/b/y", 4),
+    )
+    wrong = refused(cluster, topic("/la/a/b/z", 3), "^/la/a allows 10 partitions .*has 8.* 3 more")
+    assert dict(wrong.metadata) == {
+        "path": "/la/a", "field": "max_partitions", "limit": "10", "used": "8",
+    }  # fmt: skip
+    cluster.do(topic("/la/a/b/z", 2), topic("/la/elsewhere", 50))
+
+
+def test_defaults_count_and_those_of_the_broker_are_to_be_said() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a", max_partitions=5), mkdir("/la/a/three", partitions=3))
+    cluster.do(topic("/la/a/three/x", 0))
+    refused(cluster, topic("/la/a/three/y", 0), "has 3, and has no room for 3 more")
+    with pytest.raises(InvalidArgument, match=r"topic.partitions: not given, and /la/a allows 5"):
+        cluster.plan(topic("/la/a/y", 0))
+    # One partition there would be at least.
+    cluster.do(topic("/la/a/y", 2))
+    refused(cluster, topic("/la/a/z", 0), "no room for 1 more")
+    # Where only topics are counted, nobody asks how many partitions.
+    cluster.do(mkdir("/la/t", max_topics=1), topic("/la/t/x", 0))
+
+
+def test_more_partitions_need_room_too() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a", max_partitions=5), topic("/la/a/x", 3), topic("/la/a/y", 1))
+    refused(cluster, grow("/la/a/x", 5), "has 4, and has no room for 2 more")
+    wish = UpdateEntry(path=path("/la/a/y"), changes={"policies.partitions": 3})
+    refused(cluster, wish, "no room for 2 more")
+    cluster.do(grow("/la/a/x", 4))
+    refused(cluster, grow("/la/a/y", 2), "has 5, and has no room for 1 more")
+    # What has nothing to do with it goes on.
+    cluster.do(UpdateEntry(path=path("/la/a/y"), changes={"policies.owner": "x"}))
+
+
+def test_a_topic_binds_itself() -> None:
+    cluster = Cluster()
+    cluster.do(topic("/la/x", 2, max_partitions=3))
+    wrong = refused(cluster, grow("/la/x", 4), "/la/x allows itself 3 partitions, not 4")
+    assert wrong.metadata["path"] == "/la/x"
+    cluster.do(grow("/la/x", 3))
+    refused(cluster, topic("/la/y", 2, max_partitions=1), "allows itself 1")
+
+
+def test_what_moves_in_needs_room_and_what_moves_within_does_not() -> None:
+    cluster = Cluster()
+    cluster.do(
+        mkdir("/la/a", max_partitions=5),
+        mkdir("/la/a/in", max_partitions=3),
+        mkdir("/la/b"),
+        topic("/la/a/x", 3),
+        topic("/la/b/y", 2),
+        topic("/la/b/z", 1),
+    )
+
+    def mv(old: str, new: str) -> MoveEntry:
+        return MoveEntry(path=path(old), new_path=path(new))
+
+    refused(cluster, mv("/la/b", "/la/a/b"), "/la/a allows 5 .*has 3.* 3 more")
+    cluster.do(mv("/la/b/y", "/la/a/y"))
+    refused(cluster, mv("/la/b/z", "/la/a/z"), "/la/a allows 5 .*has 5")
+    # /la/a counts them already, /la/a/in does not.
+    cluster.do(mv("/la/a/x", "/la/a/in/x"))
+    refused(cluster, mv("/la/a/y", "/la/a/in/y"), "/la/a/in allows 3")
+    cluster.do(mv("/la/a/in", "/la/b/in"), mv("/la/b/in", "/la/a/in"))
+
+
+def test_adoption_drops_nothing_and_tells() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a", max_topics=1, max_partitions=4))
+    assert cluster.do(adopt("one", 3, "a")).notes == ()
+    made = cluster.do(adopt("two", 3, "a"))
+    assert made.topic_count == 1
+    assert list(made.notes) == [
+        "/la/a allows 1 topics below it, and has 2 with what is taken in: Kafka has them",
+        "/la/a allows 4 partitions below it, and has 6 with what is taken in: Kafka has them",
+    ]
+    refused(cluster, topic("/la/a/three"), "has 2")
+
+
+def test_news_of_kafka_are_never_refused() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a", max_partitions=2), topic("/la/a/x", 2))
+    grown = TopicNews(
+        path=path("/la/a/x"), entry_id=cluster.topic("/la/a/x").entry_id, partitions=6
+    )
+    late = cluster.plan(DeleteEntry(path=path("/la/a/x")))
+    assert late.writes
+    cluster.do(RecordTopics(news=(grown,)))
+    refused(cluster, topic("/la/a/y"), "allows 2 .*has 6")
+
+
+# -- levels ----------------------------------------------------------------------------------------
+
+
+def test_every_level_binds_and_zero_is_a_quota() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a", max_topics=3), mkdir("/la/a/b", max_topics=5), mkdir("/la/a/none"))
+    for name in ("x", "y", "z"):
+        cluster.do(topic(f"/la/a/b/{name}"))
+    refused(cluster, topic("/la/a/b/w"), "^/la/a allows 3")
+    cluster.do(set_quota("/la/a", max_topics=None), set_quota("/la/a/none", max_topics=0))
+    cluster.do(topic("/la/a/b/w"))
+    refused(cluster, topic("/la/a/none/x"), "^/la/a/none allows 0 topics below it, has 0")
+    cluster.do(set_quota("/la/a/none", max_topics=None), topic("/la/a/none/x"))
+
+
+def test_a_quota_below_what_is_there_lets_nothing_come_and_takes_nothing() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a"), *(topic(f"/la/a/{name}", 2) for name in "xyz"))
+    cluster.do(set_quota("/la/a", max_topics=1, max_partitions=1))
+    node = cluster.snapshot.node(cluster.snapshot.find_directory(("a",)) or 0)
+    assert node is not None
+    shown = [
+        (quota.field, quota.path, quota.used(cluster.snapshot), quota.limit)
+        for quota in quotas_at(cluster.snapshot, cluster.mount, (), node)
+    ]
+    assert shown == [("max_topics", "/la/a", 3, 1), ("max_partitions", "/la/a", 6, 1)]
+    refused(cluster, topic("/la/a/w"), "allows 1 topics .*has 3")
+    cluster.do(DeleteEntry(path=path("/la/a/x")), DeleteEntry(path=path("/la/a/y")))
+    refused(cluster, topic("/la/a/w"), "has 1")
+    cluster.do(DeleteEntry(path=path("/la/a/z")), topic("/la/a/w", 1))
+
+
+def test_above_a_mount_each_cluster_has_its_own_count() -> None:
+    above = [Level("/", Policies(max_partitions=7)), Level("/la", Policies(max_partitions=4))]
+    cluster = Cluster("/la/t", above=above)
+    cluster.do(topic("/la/t/x", 3))
+    wrong = refused(cluster, topic("/la/t/y", 2), r"^/la \(of each cluster .* of /la/t too\)")
+    assert wrong.metadata["path"] == "/la"
+    made = cluster.do(topic("/la/t/y", 1))
+    assert Put(quota_key(ROOT_ID), b"%016x" % cluster.given[-1]) in made.writes
+
+
+# -- races -----------------------------------------------------------------------------------------
+
+
+def test_of_two_that_counted_the_same_one_counts_again() -> None:
+    cluster = Cluster()
+    cluster.do(
+        mkdir("/la/a", max_topics=2), mkdir("/la/a/b"), mkdir("/la/a/c", max_topics=2),
+        topic("/la/a/x"),
+    )  # fmt: skip
+    one, two = cluster.plan(topic("/la/a/b/t")), cluster.plan(topic("/la/a/c/t"))
+    far = cluster.plan(topic("/la/far"))
+    assert cluster.commit(one)
+    assert not cluster.commit(two), "in another directory, below another quota, below this one"
+    assert cluster.commit(far), "no quota there"
+    refused(cluster, topic("/la/a/c/t"), "has 2")
+
+
+def test_one_mark_however_many_levels_and_none_without_a_quota() -> None:
+    cluster = Cluster()
+    at = "/la"
+    for _ in range(60):
+        at += "/d"
+        cluster.do(mkdir(at, max_topics=9))
+    made = cluster.plan(topic(f"{at}/t"))
+    marks = [one for one in made.guards if isinstance(one, KeyIs) and one.key.startswith(QUOTA)]
+    top = cluster.snapshot.find_directory(("d",)) or 0
+    assert marks == [KeyIs(quota_key(top), None)]
+    assert ETCD_LIMITS.hold(len(made.guards) + 3, len(made.writes) + 3)
+    free = cluster.plan(topic("/la/t"))
+    assert not any(one.key.startswith(QUOTA) for one in free.writes)
+    assert not any(isinstance(one, KeyIs) and one.key.startswith(QUOTA) for one in free.guards)
+
+
+def test_what_a_parent_says_meanwhile_is_noticed() -> None:
+    cluster = Cluster("/la/t", above=[Level("/", Policies(max_topics=1))])
+    cluster.rows.commit((), (Put(INHERITED, b"said"),))
+    cluster.snapshot = cluster.loaded()
+    made = cluster.plan(topic("/la/t/x"))
+    assert NothingNewer(INHERITED, cluster.snapshot.revision) in made.guards
+    cluster.rows.commit((), (Put(INHERITED, b"said anew"),))
+    assert not cluster.commit(made)
+
+
+def test_a_large_subtree_moves_into_a_quota_in_one_transaction() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/q", max_topics=1_000))
+    for number in range(200):
+        cluster.do(CreateDirectory(path=path(f"/la/big/d{number}"), make_parents=True))
+    cluster.do(topic("/la/big/d7/t"))
+    move = MoveEntry(path=path("/la/big"), new_path=path("/la/q/big"))
+    made = cluster.plan(move)
+    assert ETCD_LIMITS.hold(len(made.guards) + 3, len(made.writes) + 3)
+    cluster.do(topic("/la/big/d199/late"))
+    assert not cluster.commit(made)
+    cluster.do(move)
+
+
+def test_marks_go_with_their_quotas() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a", max_topics=2), topic("/la/a/x"))
+    assert len(cluster.rows.under(QUOTA)) == 1
+    cluster.do(MoveEntry(path=path("/la/a"), new_path=path("/la/b")))
+    assert len(cluster.rows.under(QUOTA)) == 1
+    cluster.do(set_quota("/la/b", max_topics=None))
+    assert not cluster.rows.under(QUOTA)
+    cluster.do(set_quota("/la/b", max_topics=2), topic("/la/b/y"))
+    cluster.do(DeleteEntry(path=path("/la/b"), recursive=True), deletes_in_kafka=False)
+    while cluster.snapshot.counts(2).directories:
+        cluster.do(ReapDeleted(limit=10))
+    assert not cluster.rows.under(QUOTA)
