@@ -121,6 +121,7 @@ def test_every_block_is_tried_by_a_test_below() -> None:
         ("Serve the Kafka that you have", "sh"),
         ("Find a topic", "sh"),
         ("Find a topic", "python"),
+        ("Find a topic", "python"),
         ("Configure a server", "toml"),
         ("Several servers, one store", "toml"),
     ]
@@ -190,6 +191,14 @@ def test_the_python_that_is_shown(at: dict[str, str], broker: SharedBroker) -> N
     )
     assert done.stdout.split(maxsplit=2)[:2] == ["la-tracking", _TOPIC]
     assert broker.bootstrap in done.stdout
+
+
+def test_the_producer_that_is_shown(at: dict[str, str]) -> None:
+    code = block("Find a topic", "python", 1).replace("127.0.0.1:7420", at["KDIR_AT"])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    topic = "/la/tracking/search/clicks"
+    assert topic in code
+    assert "hello" in shell(f"kdir consume {topic}", at).splitlines()
 
 
 def test_the_config_that_is_shown_is_right(tmp_path: Path) -> None:
