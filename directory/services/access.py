@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from kdir.v1 import access_pb2
@@ -28,8 +28,8 @@ from directory.services.answers import kind_of
 from directory.services.authorizing import authorizing
 from directory.services.call import Call
 from directory.services.hosting import Hosting
+from directory.services.planned import fill_plan
 from directory.services.rpc import Handler, Service
-from directory.writer import Written
 from resolver.errors import Absent, InvalidArgument, KdirError, NotAuthoritative
 from resolver.path import Path
 
@@ -62,45 +62,38 @@ class AccessService(Service):
         self, request: access_pb2.AddGrantsRequest, call: Call
     ) -> access_pb2.AddGrantsResponse:
         """Adds grants; those that are there already stay as they are."""
-        path = Path.parse(request.path)
-        command = AddGrants(
-            path=path, grants=grants_from_proto(request.grants), kind=kind_of(request.kind)
-        )
-        cluster, written = self._write(command, request, call)
-        return access_pb2.AddGrantsResponse(
-            token=cluster.token_at(written.revision),
-            grants=map(grant_to_proto, written.plan.grants),
-            added=map(grant_to_proto, written.plan.grants_changed),
-            topic_count=written.plan.topic_count,
-        )
+        response = access_pb2.AddGrantsResponse()
+        response.added.extend(self._change(AddGrants, request, call, response))
+        return response
 
     def remove_grants(
         self, request: access_pb2.RemoveGrantsRequest, call: Call
     ) -> access_pb2.RemoveGrantsResponse:
         """Removes grants, each exactly as it was added; what is not there is passed over."""
-        path = Path.parse(request.path)
-        command = RemoveGrants(
-            path=path, grants=grants_from_proto(request.grants), kind=kind_of(request.kind)
-        )
-        cluster, written = self._write(command, request, call)
-        return access_pb2.RemoveGrantsResponse(
-            token=cluster.token_at(written.revision),
-            grants=map(grant_to_proto, written.plan.grants),
-            removed=map(grant_to_proto, written.plan.grants_changed),
-            topic_count=written.plan.topic_count,
-        )
+        response = access_pb2.RemoveGrantsResponse()
+        response.removed.extend(self._change(RemoveGrants, request, call, response))
+        return response
 
-    def _write(
+    def _change(
         self,
-        command: AddGrants | RemoveGrants,
+        wish: type[AddGrants | RemoveGrants],
         request: access_pb2.AddGrantsRequest | access_pb2.RemoveGrantsRequest,
         call: Call,
-    ) -> tuple[Cluster, Written]:
+        response: access_pb2.AddGrantsResponse | access_pb2.RemoveGrantsResponse,
+    ) -> Iterable[access_pb2.Grant]:
+        """Changes the grants of an entry and fills in the answer, but for those that came or went,
+        which are returned.
+        """
         if len(request.request_id) > _REQUEST_ID_LENGTH:
             raise InvalidArgument(
                 f"request_id: {len(request.request_id)} characters; at most {_REQUEST_ID_LENGTH} "
                 f"would be right"
             )
+        command = wish(
+            path=Path.parse(request.path),
+            grants=grants_from_proto(request.grants),
+            kind=kind_of(request.kind),
+        )
         cluster = self._hosting.owner_of(command.path, holder=command.kind is Kind.MOUNT)
         written = cluster.writer.execute(
             command,
@@ -110,7 +103,12 @@ class AccessService(Service):
             validate_only=request.validate_only,
             authorize=authorizing(self._hosting.guarding, cluster, command, call),
         )
-        return cluster, written
+        response.token = cluster.token_at(written.revision)
+        response.grants.extend(map(grant_to_proto, written.plan.grants))
+        response.topic_count = written.plan.topic_count
+        if request.validate_only:
+            fill_plan(self._hosting, cluster, command, written, call, response.plan)
+        return map(grant_to_proto, written.plan.grants_changed)
 
     def list_grants(
         self, request: access_pb2.ListGrantsRequest, call: Call

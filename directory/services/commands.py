@@ -77,7 +77,9 @@ def create_command(request: directory_pb2.CreateEntryRequest, path: Path) -> Com
             )
 
 
-def update_command(request: directory_pb2.UpdateEntryRequest, path: Path, **common: Any) -> Command:
+def update_command(
+    request: directory_pb2.UpdateEntryRequest, path: Path, **common: Any
+) -> UpdateEntry:
     """The command that an update request means: the value of each field that the mask names.
 
     Raises:

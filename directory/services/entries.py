@@ -19,6 +19,7 @@ from directory.services.call import Call
 from directory.services.commands import create_command, update_command
 from directory.services.hosting import Hosting
 from directory.services.managing import forbidden_at, may_change, refuse_removal
+from directory.services.planned import fill_plan
 from directory.services.rpc import Handler, Service
 from directory.writer import Written
 from resolver.errors import (
@@ -235,6 +236,8 @@ class DirectoryService(Service):
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
             entry_to_proto(written.plan.entry, str(path), into=response.entry)
+        if request.validate_only:
+            fill_plan(self._hosting, cluster, command, written, call, response.plan)
         return response
 
     def delete_entry(
@@ -261,6 +264,16 @@ class DirectoryService(Service):
             kafka_topics_deleted=deletes and written.plan.topic_count > 0,
         )
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
+        if request.validate_only:
+            fill_plan(
+                self._hosting,
+                cluster,
+                command,
+                written,
+                call,
+                response.plan,
+                deletes_in_kafka=deletes,
+            )
         return response
 
     def move_entry(
@@ -281,6 +294,8 @@ class DirectoryService(Service):
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
             entry_to_proto(written.plan.entry, request.new_path, into=response.entry)
+        if request.validate_only:
+            fill_plan(self._hosting, cluster, command, written, call, response.plan)
         return response
 
     def _write(

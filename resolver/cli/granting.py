@@ -8,6 +8,7 @@ from resolver.access import grants_of
 from resolver.cli import units
 from resolver.cli.output import Column, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.planned import show_change
 from resolver.cli.session import place
 from resolver.cli.writing import PLAN
 
@@ -39,6 +40,8 @@ def _grant(session: Session, arguments: Arguments) -> int:
     )
     said = "would be granted" if arguments.flag("plan") else "granted"
     _changed(session, answer, answer.added, f"{said} at {where}")
+    if arguments.flag("plan"):
+        show_change(session.out, answer.plan, recorded=True)
     return 0
 
 
@@ -57,6 +60,8 @@ def _revoke(session: Session, arguments: Arguments) -> int:
     )
     said = "would be taken away" if arguments.flag("plan") else "taken away"
     _changed(session, answer, answer.removed, f"{said} at {where}")
+    if arguments.flag("plan"):
+        show_change(session.out, answer.plan, recorded=True)
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver.cli import units
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.planned import show_change
 from resolver.cli.session import place
 from resolver.cli.writing import ENTRY_FORMATS, PLAN, YES, show_entry
 
@@ -144,6 +145,8 @@ def _umount(session: Session, arguments: Arguments) -> int:
     else:
         did = "would unmount" if arguments.flag("plan") else "unmounted"
         session.out.note(f"{did} {where.path}; the cluster and its topics stay as they are")
+    if arguments.flag("plan"):
+        show_change(session.out, answer.plan, recorded=True)
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from resolver.cli import units
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.planned import show_change
 from resolver.cli.policies import KEYS_HELP, Field, assign, forget, key_of
 from resolver.cli.session import place
 from resolver.cli.writing import ENTRY_FORMATS, PLAN, show_entry
@@ -67,6 +68,8 @@ def _update(
     names = ", ".join(one.shown for one in fields)
     said = f"would {past}" if arguments.flag("plan") else past
     show_entry(session, answer.entry, f"{said} {names} at {answer.entry.path}")
+    if arguments.flag("plan"):
+        show_change(session.out, answer.plan)
     if any(one.name == "topic_config" for one in fields):
         session.out.note("a wish: it reaches Kafka where kdir arm let it", "faint")
     return 0

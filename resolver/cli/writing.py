@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver.cli import units
 from resolver.cli.entries import display_path, kind_of
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.planned import show_change
 from resolver.cli.session import Place, place
 from resolver.errors import InvalidNamespace, KdirError
 
@@ -182,6 +183,7 @@ def _remove_one(session: Session, arguments: Arguments, where: Place) -> None:
         planned = _delete(session, where, request)
         if arguments.flag("plan"):
             _removed(session, where, found.kind, planned, "would remove")
+            show_change(session.out, planned.plan, recorded=True)
             return
         if not session.confirm(f"remove {_what_goes(where, found.kind, planned)}?"):
             session.out.note(f"kept {where}")
@@ -262,6 +264,8 @@ def _move(session: Session, arguments: Arguments) -> int:
     if arguments.flag("leave-link"):
         said += "; a link stays behind" if not arguments.flag("plan") else "; a link would stay"
     show_entry(session, answer.entry, said)
+    if arguments.flag("plan"):
+        show_change(session.out, answer.plan)
     return 0
 
 
