@@ -31,6 +31,8 @@ __all__ = [
     "highest_supported",
     "level_needed",
     "level_of",
+    "level_to_serve",
+    "read_level",
     "refuse_unfinalised",
     "refuse_unsupported",
 ]
@@ -45,6 +47,8 @@ GRANTS: Final = 3
 """Needed for the first grant: who does not know of grants lets everybody in."""
 FEATURE_LEVEL: Final = 3
 """What this version supports."""
+_DIGITS: Final = 10
+"""A number of so many digits is no level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +73,27 @@ LEVELS: Final[Mapping[int, Level]] = MappingProxyType(
 """Every level that this version knows, by number."""
 
 
+def read_level(value: bytes | None) -> int | None:
+    """The finalised level that a store says; None: it cannot be read."""
+    if value is None:
+        return FIRST_LEVEL
+    is_number = value.isdigit() and len(value) < _DIGITS
+    return int(value) or None if is_number else None
+
+
 def level_of(value: bytes | None) -> int:
-    """The finalised level that a store says; what cannot be read allows nothing new."""
-    text = (value or b"").decode("ascii", "replace")
-    return max(FIRST_LEVEL, int(text)) if text.isdecimal() and text.isascii() else FIRST_LEVEL
+    """The level that changes may use; what cannot be read allows nothing new."""
+    return read_level(value) or FIRST_LEVEL
 
 
-def finalised_level(snapshot: Snapshot) -> int:
-    """The level that changes may use by now."""
-    return level_of(snapshot.fact(LEVEL))
+def level_to_serve(value: bytes | None) -> int:
+    """The level that a server must support; where it cannot be read, the highest that is known."""
+    return read_level(value) or FEATURE_LEVEL
+
+
+def finalised_level(snapshot: Snapshot) -> int | None:
+    """The level that changes may use by now; None: it cannot be read."""
+    return read_level(snapshot.fact(LEVEL))
 
 
 def level_needed(writes: Iterable[Write]) -> int:
@@ -95,26 +111,30 @@ def highest_supported(servers: Mapping[str, int]) -> int:
     return min(servers.values(), default=FIRST_LEVEL)
 
 
-def refuse_unfinalised(needed: int, finalised: int, servers: Mapping[str, int]) -> None:
-    """Lets only those changes pass that the finalised level allows.
+def refuse_unfinalised(needed: int, finalised: int | None, servers: Mapping[str, int]) -> None:
+    """Lets only those changes pass that the finalised level allows; None: it cannot be read.
 
     Raises:
         LevelNotFinalised: naming the servers that do not support it; where all do, what to say.
     """
-    if needed <= finalised:
+    if needed <= (finalised or FIRST_LEVEL):
         return
     lacking = _lacking(needed, servers)
+    found = (
+        "which one is finalised cannot be read"
+        if finalised is None
+        else f"{finalised} is finalised"
+    )
     if lacking:
-        message = (
-            f"this needs feature level {needed}, and {finalised} is finalised: "
-            f"{_told(lacking, servers)}"
-        )
+        why = f": {_told(lacking, servers)}"
     else:
-        message = (
-            f"this needs feature level {needed}, and {finalised} is finalised; every live server "
-            f"supports it: kdir features finalize"
-        )
-    raise LevelNotFinalised(message, needed=needed, finalised=finalised, lacking=" ".join(lacking))
+        why = "; every live server supports it: kdir features finalize"
+    raise LevelNotFinalised(
+        f"this needs feature level {needed}, and {found}{why}",
+        needed=needed,
+        finalised=finalised or 0,
+        lacking=" ".join(lacking),
+    )
 
 
 def refuse_unsupported(level: int, servers: Mapping[str, int]) -> None:

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,8 @@ from directory.features import (
     finalised_level,
     highest_supported,
     level_needed,
-    level_of,
+    level_to_serve,
+    read_level,
     refuse_unfinalised,
     refuse_unsupported,
 )
@@ -48,7 +49,7 @@ from directory.store.replica import Applied, Replica, ReplicaState
 from directory.writer import Writer
 from resolver.errors import InvalidArgument, LostRace, StoreUnavailable
 
-__all__ = ["VERSION", "Behind", "Finalised", "Members", "Roster", "settle_level"]
+__all__ = ["VERSION", "Behind", "Finalised", "Members", "Roster", "settle_level", "unreadable"]
 
 VERSION: Final = "0.1.0"
 _log = logging.getLogger(__name__)
@@ -62,10 +63,14 @@ _TRIES: Final = 8
 class Behind(Incompatible):
     """The cluster's finalised level is higher than this server supports: it must not serve."""
 
-    def __init__(self, finalised: int, level: int) -> None:
+    def __init__(self, finalised: int | None, level: int) -> None:
         super().__init__(
             f"feature level {finalised} is finalised in this cluster, and this server supports "
             f"{level}: start a newer kdir"
+            if finalised is not None
+            else f"which feature level is finalised in this cluster cannot be read, and this "
+            f"server supports {level} only: start one that is not held back, then kdir features "
+            f"finalize"
         )
 
 
@@ -74,7 +79,8 @@ class Roster:
     """The live servers as one snapshot shows them, by id, and the level that is finalised."""
 
     servers: Mapping[str, admin_pb2.Member]
-    finalised: int
+    finalised: int | None
+    """None: it cannot be read."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Roster:
@@ -93,8 +99,8 @@ class Roster:
 class Finalised:
     """What finalising came to."""
 
-    level: int
-    """That holds now."""
+    level: int | None
+    """That holds now; None: it cannot be read."""
     supported: int
     """The highest that every live server supports."""
     members: tuple[admin_pb2.Member, ...]
@@ -152,7 +158,12 @@ class Members:
 
     @property
     def finalised(self) -> int:
-        """The level that changes may use by now; 1 while nothing is loaded."""
+        """The level that changes may use by now; 1 while that is not loaded, or cannot be read."""
+        return self._roster.finalised or FIRST_LEVEL
+
+    @property
+    def stored_level(self) -> int | None:
+        """The finalised level as the store says it; None: it cannot be read."""
         return self._roster.finalised
 
     def live(self) -> list[admin_pb2.Member]:
@@ -181,7 +192,7 @@ class Members:
         needed = level_needed(writes)
         if needed > self.finalised:
             levels = {one.server: one.feature_level for one in self.live()}
-            refuse_unfinalised(needed, self.finalised, levels)
+            refuse_unfinalised(needed, self.stored_level, levels)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Calls ``listener`` when servers come, go or change, when the level is raised, and when
@@ -206,8 +217,9 @@ class Members:
         if applied.reloaded:
             self._wake.set()
         before, self._roster = self._roster, Roster.of(applied.after)
-        if self._roster.finalised > self.level:
-            self._refuse(Behind(self._roster.finalised, self.level))
+        # One that lived before the level was spoiled goes on: what was finalised it supports.
+        if self.finalised > self.level:
+            self._refuse(Behind(self.finalised, self.level))
         if self._roster != before:
             self._tell()
 
@@ -279,13 +291,12 @@ class Members:
         self._told = value
         if self._clock() >= self._sweep_due:
             self._sweep_due = self._clock() + _SWEEP_SECONDS
-            self._store.sweep()
+            self._store.sweep(keys.MEMBER)
 
     def _announce(self, value: bytes) -> Announcement:
         for _ in range(_TRIES):
             found = _read(self._store, keys.LEVEL)
-            if level_of(found) > self.level:
-                raise Behind(level_of(found), self.level)
+            _refuse_behind(found, self.level)
             # The level cannot be raised in between: who raises it guards that nobody came.
             done = self._store.announce(
                 keys.member_key(self._server_id), value, (KeyIs(keys.LEVEL, found),)
@@ -309,14 +320,14 @@ class Members:
             raise StoreUnavailable("the store is away, so nothing can be written", effect="none")
         for _ in range(_TRIES):
             try:
-                self._store.sweep()  # the dead must not hold it up
+                self._store.sweep(keys.MEMBER)  # the dead must not hold it up
                 loading = self._store.load((keys.LEVEL, keys.MEMBER))
                 rows = dict(row for page in loading.pages() for row in page)
             except StoreAway as reason:
                 _log.warning("the store is away: %s", reason)
                 raise StoreUnavailable("the store is away", effect="none") from reason
             value = rows.pop(keys.LEVEL, None)
-            found = level_of(value)
+            found = read_level(value)
             servers = {self._server_id: self._member(), **_servers(rows.items())}
             levels = {server: one.feature_level for server, one in servers.items()}
             supported = highest_supported(levels)
@@ -337,18 +348,25 @@ class Members:
             return Finalised(wanted, supported, members, revision)
         raise LostRace("servers came and went all the time; nothing was written", tries=_TRIES)
 
-    def _wanted(self, level: int, finalised: int, supported: int) -> int:
+    def _wanted(self, level: int, finalised: int | None, supported: int) -> int:
         if level and level not in LEVELS:
             raise InvalidArgument(
                 f"level: found {level}; this server knows {min(LEVELS)} to {max(LEVELS)}",
                 field="level",
             )
-        if level and level < finalised:
+        if finalised is None and level and level < supported:
+            # Whatever it was, each of these servers supports it; a lower one might not be enough.
+            raise InvalidArgument(
+                f"level: found {level}; which one is finalised cannot be read, and only "
+                f"{supported} is certainly not lower",
+                field="level",
+            )
+        if finalised is not None and level and level < finalised:
             raise InvalidArgument(
                 f"level: found {level}, and {finalised} is finalised; levels never go down",
                 field="level",
             )
-        return level or max(finalised, supported)
+        return level or max(finalised or FIRST_LEVEL, supported)
 
 
 def settle_level(store: Store, level: int) -> None:
@@ -363,12 +381,36 @@ def settle_level(store: Store, level: int) -> None:
         first = Transaction((KeyIs(keys.LEVEL, None),), (Put(keys.LEVEL, b"%d" % level),))
         if isinstance(store.commit(first), Conflict):
             found = _read(store, keys.LEVEL)  # another one was first
-    if level_of(found) > level:
-        raise Behind(level_of(found), level)
+    _refuse_behind(found, level)
+
+
+def _refuse_behind(found: bytes | None, level: int) -> None:
+    if level_to_serve(found) > level:
+        raise Behind(read_level(found), level)
 
 
 def _read(store: Store, key: bytes) -> bytes | None:
     return next((row.value for row in store.read(key, limit=1) if row.key == key), None)
+
+
+def unreadable(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
+    """The rows of levels and servers that cannot be read, each with what that means."""
+    value = snapshot.fact(keys.LEVEL)
+    if read_level(value) is None:
+        yield (
+            keys.LEVEL,
+            "no feature level: nothing new is allowed; kdir features finalize mends it",
+        )
+    for key, said in snapshot.facts(keys.MEMBER):
+        if _server(said) is None:
+            yield key, "what a server says of itself cannot be read: it counts as one of level 0"
+
+
+def _server(value: bytes) -> admin_pb2.Member | None:
+    try:
+        return admin_pb2.Member.FromString(value)
+    except DecodeError:
+        return None
 
 
 def _servers(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, admin_pb2.Member]:
@@ -378,10 +420,7 @@ def _servers(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, admin_pb2.Member]
     servers: dict[str, admin_pb2.Member] = {}
     for key, value in rows:
         server = key.removeprefix(keys.MEMBER).decode("utf-8", "replace")
-        try:
-            servers[server] = admin_pb2.Member.FromString(value)
-        except DecodeError:
-            servers[server] = admin_pb2.Member(version="unreadable")
+        servers[server] = _server(value) or admin_pb2.Member(version="unreadable")
         servers[server].server = server
     return servers
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from kdir.v1 import admin_pb2
 
+from directory.features import FEATURE_LEVEL
 from directory.keeping.rows import Row, rows_of
 from directory.keeping.servers import stored_level
 from directory.store.base import Identity, Store
@@ -33,8 +34,9 @@ def backup_of(
     identity = store.refresh_identity()
     _refuse_unsound(identity)
     loading = store.load()
-    # Read last: a level only rises, and the rows need none above this.
-    header = header_of(identity, loading.revision, stored_level(store), now_ms())
+    # Read last: a level only rises, and the rows need none above this. One that cannot be read may
+    # have been any that this version knows.
+    header = header_of(identity, loading.revision, stored_level(store) or FEATURE_LEVEL, now_ms())
     checksum = Checksum(header)
     yield admin_pb2.BackupResponse(header=header)
     for page in rows_of(loading):

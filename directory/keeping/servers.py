@@ -7,7 +7,7 @@ import contextlib
 from google.protobuf.message import DecodeError
 from kdir.v1 import admin_pb2
 
-from directory.features import level_of
+from directory.features import read_level
 from directory.namespace.keys import LEVEL, MEMBER
 from directory.store.base import Sealed, Store
 
@@ -35,19 +35,19 @@ def live_levels(store: Store) -> dict[str, int]:
     return {server: member.feature_level for server, member in _members(store).items()}
 
 
-def stored_level(store: Store) -> int:
-    """The feature level that is finalised.
+def stored_level(store: Store) -> int | None:
+    """The feature level that is finalised; None: it cannot be read.
 
     Raises:
         StoreAway
     """
     rows = store.read(LEVEL, limit=1)
-    return level_of(rows[0].value if rows and rows[0].key == LEVEL else None)
+    return read_level(rows[0].value if rows and rows[0].key == LEVEL else None)
 
 
 def _members(store: Store) -> dict[str, admin_pb2.Member]:
     with contextlib.suppress(Sealed):  # then who is there may be dead
-        store.sweep()
+        store.sweep(MEMBER)
     found = {}
     for row in store.read(MEMBER):
         try:

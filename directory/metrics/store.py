@@ -115,8 +115,8 @@ class MeasuredStore:
     ) -> Announcement | Conflict:
         return self._store.announce(key, value, guards)
 
-    def sweep(self) -> int:
-        return self._store.sweep()
+    def sweep(self, prefix: bytes = b"") -> int:
+        return self._store.sweep(prefix)
 
     def seal(self, why: str) -> None:
         self._store.seal(why)

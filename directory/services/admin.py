@@ -15,7 +15,7 @@ from directory.cluster import Cluster
 from directory.federation import facts
 from directory.health import is_told
 from directory.large_changes import progress_of, rules_from_proto
-from directory.members import VERSION
+from directory.members import VERSION, unreadable
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.services.keeping import KeepingCalls
@@ -72,7 +72,7 @@ class AdminService(Service):
             replica_state=_REPLICA_STATES[state],
             version=VERSION,
             feature_level=cluster.members.level,
-            finalised_level=cluster.members.finalised,
+            finalised_level=cluster.members.stored_level or 0,
             members=cluster.members.live(),
             store=cluster.store.describe(),
             uptime_seconds=time.monotonic() - cluster.started_at,
@@ -84,7 +84,11 @@ class AdminService(Service):
             response.topic_count = snapshot.topic_count
             response.directory_count = snapshot.directory_count
             response.progress.extend(progress_of(snapshot, cluster.reaper.trouble))
-            quarantined = {**snapshot.quarantined, **dict(facts.unreadable(snapshot))}
+            quarantined = {
+                **snapshot.quarantined,
+                **dict(facts.unreadable(snapshot)),
+                **dict(unreadable(snapshot)),
+            }
             response.quarantined_count = len(quarantined)
             response.quarantined.extend(
                 f"{key!r}: {why}" for key, why in itertools.islice(quarantined.items(), _SHOWN)
@@ -205,7 +209,7 @@ class AdminService(Service):
             raise NotReady("nothing is loaded yet")
         done = cluster.members.finalise(request.level, validate_only=request.validate_only)
         response = admin_pb2.FinalizeFeaturesResponse(
-            finalised_level=done.level, supported_level=done.supported, members=done.members
+            finalised_level=done.level or 0, supported_level=done.supported, members=done.members
         )
         if done.revision is not None:
             response.token = cluster.token_at(done.revision)

@@ -364,9 +364,10 @@ class Store(Protocol):
             StoreAway, Sealed
         """
 
-    def sweep(self) -> int:
+    def sweep(self, prefix: bytes = b"") -> int:
         """Removes the announced keys of processes that ended, where the store does not do so by
-        itself; answers how many. To be called every few seconds by every server.
+        itself; with a prefix also the keys under it that nobody announced: written by hand, they
+        would stay for ever. Answers how many. To be called every few seconds by every server.
 
         Raises:
             StoreAway

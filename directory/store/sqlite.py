@@ -40,6 +40,7 @@ from directory.store.sqlite_announcing import (
     announced,
     note,
     remove_strays,
+    unannounced,
 )
 from directory.store.sqlite_change import Change, key_range
 from directory.store.sqlite_sealing import SqliteSealing
@@ -259,16 +260,17 @@ class SqliteStore:
             if change.announced_as(key, token):
                 change.forget_announced([key])
 
-    def sweep(self) -> int:
+    def sweep(self, prefix: bytes = b"") -> int:
         try:
             with self._changing() as change:
                 living, dead = announced(change.connection, self._file.path)
                 remove_strays(self._file.path, living)
-                if dead:
-                    change.forget_announced(list(dead))
+                gone = [*dead, *unannounced(change.connection, prefix)]
+                if gone:
+                    change.forget_announced(gone)
         except Sealed:
             return 0  # once it is unsealed they are still dead
-        return len(dead)
+        return len(gone)
 
 
 class SqliteLeadership:

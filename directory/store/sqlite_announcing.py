@@ -18,8 +18,17 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from directory.store.base import Incompatible, Sealed, StoreAway
+from directory.store.sqlite_change import key_range
 
-__all__ = ["AliveFile", "Announcing", "SqliteAnnouncement", "announced", "note", "remove_strays"]
+__all__ = [
+    "AliveFile",
+    "Announcing",
+    "SqliteAnnouncement",
+    "announced",
+    "note",
+    "remove_strays",
+    "unannounced",
+]
 
 
 class AliveFile:
@@ -121,6 +130,15 @@ def announced(connection: sqlite3.Connection, database: Path) -> tuple[set[str],
         else:
             dead[key] = token
     return living, dead
+
+
+def unannounced(connection: sqlite3.Connection, prefix: bytes) -> list[bytes]:
+    """The keys under a prefix that nobody announced; none without a prefix."""
+    if not prefix:
+        return []
+    where, bounds = key_range(prefix)
+    query = f"SELECT key FROM kv WHERE {where} AND key NOT IN (SELECT key FROM announced)"  # noqa: S608
+    return [key for (key,) in connection.execute(query, bounds)]
 
 
 def remove_strays(database: Path, living: Collection[str]) -> None:

@@ -64,7 +64,7 @@ def _row(member: admin_pb2.Member, finalised: int) -> list[str | Styled]:
     return [
         member.server,
         str(member.feature_level),
-        str(finalised),
+        str(finalised or "unreadable"),
         member.version,
         member.host or "-",
         str(member.pid or "-"),
@@ -76,6 +76,8 @@ def _row(member: admin_pb2.Member, finalised: int) -> list[str | Styled]:
 def _state(
     cluster: str, finalised: int, supported: int, members: Sequence[admin_pb2.Member]
 ) -> str:
+    if not finalised:
+        return f"{cluster}: which level is finalised cannot be read: kdir features finalize"
     highest = max((one.feature_level for one in members), default=finalised)
     if supported > finalised:
         return (
@@ -109,8 +111,9 @@ def _finalize(session: Session, arguments: Arguments) -> int:
         out.note(f"level {told.finalised_level} is finalised already")
     elif plan:
         out.note(
-            f"plan: level {wanted} would be finalised, {told.finalised_level} is now; older "
-            f"servers could not come back. Nothing was changed"
+            f"plan: level {wanted} would be finalised, "
+            f"{told.finalised_level or 'an unreadable one'} is now; older servers could not come "
+            f"back. Nothing was changed"
         )
     elif (
         session.interactive

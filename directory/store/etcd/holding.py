@@ -145,18 +145,23 @@ class EtcdAnnouncement:
         return isinstance(done, Committed)
 
 
-def sweep(keyspace: Keyspace) -> int:
+def sweep(keyspace: Keyspace, prefix: bytes) -> int:
     """See ``directory.store.base.Store.sweep``."""
     layout = keyspace.layout
-    ranges = [read(prefix, end_of(prefix)) for prefix in (layout.announced, layout.alive)]
+    places = [layout.announced, layout.alive, *([layout.row(prefix)] if prefix else [])]
+    ranges = [read(place, end_of(place)) for place in places]
     answer = keyspace.connection.read_txn(etcdrpc.TxnRequest(success=ranges), READ_SECONDS)
-    announced, alive = (one.response_range.kvs for one in answer.responses)
+    announced, alive, *rows = (one.response_range.kvs for one in answer.responses)
     living = {kv.key.removeprefix(layout.alive) for kv in alive}
     dead = [kv for kv in announced if kv.value not in living]
+    known = {layout.row(kv.key.removeprefix(layout.announced)) for kv in announced}
+    stray = [kv for kvs in rows for kv in kvs if kv.key not in known]
     swept = 0
     try:
         for begin in range(0, len(dead), _SWEPT_AT_ONCE):
             swept += _remove(keyspace, dead[begin : begin + _SWEPT_AT_ONCE])
+        for begin in range(0, len(stray), _SWEPT_AT_ONCE):
+            swept += _remove_stray(keyspace, stray[begin : begin + _SWEPT_AT_ONCE])
     except Sealed:
         pass  # once it is unsealed they are still dead
     return swept
@@ -175,3 +180,17 @@ def _remove(keyspace: Keyspace, dead: Sequence[Any]) -> int:
         operations += [delete(kv.key), delete(layout.row(key))]
     done = keyspace.write(lambda _: Draft(compares, operations))
     return len(dead) if isinstance(done, Committed) else 0
+
+
+def _remove_stray(keyspace: Keyspace, stray: Sequence[Any]) -> int:
+    """Rows that nobody announced, if that is still so of all."""
+    layout = keyspace.layout
+    compares: list[Any] = []
+    for kv in stray:
+        key = kv.key.removeprefix(layout.rows)
+        same = transactions.Mod(kv.key) == kv.mod_revision
+        never = transactions.Create(layout.announced + key) == 0
+        compares += [same.build_message(), never.build_message()]
+    operations = [delete(kv.key) for kv in stray]
+    done = keyspace.write(lambda _: Draft(compares, operations))
+    return len(stray) if isinstance(done, Committed) else 0

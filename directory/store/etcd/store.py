@@ -151,8 +151,8 @@ class EtcdStore:
     ) -> EtcdAnnouncement | Conflict:
         return announce(self._keyspace, self._leases, key, value, guards)
 
-    def sweep(self) -> int:
-        return sweep(self._keyspace)
+    def sweep(self, prefix: bytes = b"") -> int:
+        return sweep(self._keyspace, prefix)
 
     # -- sealing -----------------------------------------------------------------------------
 

@@ -174,3 +174,17 @@ def test_announcements_of_many_processes_end_alone(place: Place, store: Store) -
         assert not eventually_gone(store, b"m/0", 5.0 if leased else 0.5)
         assert everything(store) == {b"m/0": b"again", b"m/2": b"far", b"m/3": b"far"}
         assert again.lasts()
+
+
+def test_what_nobody_announced_is_swept_where_a_sweep_is_told_to(
+    place: Place, store: Store
+) -> None:
+    kept = announce(store)
+    other = place.open()
+    put(other, (b"m/by-hand", b"x"), (b"m/odd", b"y"), (b"n/row", b"z"), (b"m", b"short"))
+    assert other.sweep() == 0
+    assert other.sweep(b"m/") == 2
+    assert everything(other) == {KEY: b"v", b"n/row": b"z", b"m": b"short"}
+    assert other.sweep(b"m/") == 0
+    kept.update(b"w")
+    assert everything(store, [b"m/"]) == {KEY: b"w"}

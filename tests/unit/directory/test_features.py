@@ -11,7 +11,8 @@ from directory.features import (
     finalised_level,
     highest_supported,
     level_needed,
-    level_of,
+    level_to_serve,
+    read_level,
     refuse_unfinalised,
     refuse_unsupported,
 )
@@ -31,21 +32,29 @@ def test_every_level_up_to_this_version_s_is_known() -> None:
     ("value", "level"),
     [
         (None, 1),
-        (b"", 1),
         (b"1", 1),
         (b"2", 2),
         (b"17", 17),
-        (b"0", 1),
-        (b"-3", 1),
-        (b"two", 1),
-        (b"\xff\xfe", 1),
-        ("²".encode(), 1),
+        (b"", None),
+        (b"0", None),
+        (b"-3", None),
+        (b"two", None),
+        (b"\xff\xfe", None),
+        ("²".encode(), None),
+        (b"9" * 5000, None),
     ],
 )
 def test_a_store_s_level_is_read_and_what_cannot_be_read_allows_nothing_new(
-    value: bytes | None, level: int
+    value: bytes | None, level: int | None
 ) -> None:
-    assert level_of(value) == level
+    assert read_level(value) == level
+    assert level_to_serve(value) == (FEATURE_LEVEL if level is None else level)
+
+
+def test_while_the_level_cannot_be_read_the_refusal_says_so() -> None:
+    with pytest.raises(LevelNotFinalised, match=r"cannot be read.*kdir features finalize"):
+        refuse_unfinalised(2, None, {"a": 3})
+    refuse_unfinalised(1, None, {"a": 3})
 
 
 def test_the_finalised_level_is_a_fact_of_the_tree() -> None:

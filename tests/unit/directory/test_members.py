@@ -8,7 +8,7 @@ import pytest
 from kdir.v1 import admin_pb2
 
 from directory.features import FEATURE_LEVEL
-from directory.members import Behind, settle_level
+from directory.members import Behind, settle_level, unreadable
 from directory.namespace.entry import Kind
 from directory.namespace.keys import LEVEL, entry_key, large_change_key, member_key
 from directory.store.base import (
@@ -158,7 +158,7 @@ def test_S21_a_server_whose_words_cannot_be_read_is_there_and_supports_nothing(
     start: Start,
 ) -> None:
     one = start("one").join()
-    one.store.commit(Transaction((), (Put(member_key("odd"), b"\xff\xff\xff"),)))
+    one.store.announce(member_key("odd"), b"\xff\xff\xff")
     one.see()
     (odd, _) = sorted(one.members.live(), key=lambda server: server.server != "odd")
     assert (odd.server, odd.feature_level, odd.version) == ("odd", 0, "unreadable")
@@ -240,6 +240,45 @@ def test_levels_that_cannot_be_are_refused(start: Start, level: int, why: str) -
     one = start("one").join()
     with pytest.raises(InvalidArgument, match=why):
         one.members.finalise(level)
+
+
+def test_S21_while_the_level_cannot_be_read_nothing_new_is_allowed_until_it_is_said_again(
+    start: Start,
+) -> None:
+    one, behind = start("one").join(), start("behind")
+    behind.members.level = FEATURE_LEVEL - 1  # type: ignore[misc]
+    change = (Put(large_change_key("1"), b"x"),)
+    one.writer.put_facts(change)
+    one.store.commit(Transaction((), (Put(LEVEL, b"\xff\xfe"),)))
+    one.see()
+    assert one.members.stored_level is None
+    with pytest.raises(LevelNotFinalised, match="cannot be read"):
+        one.writer.put_facts(change)
+    # Who supports less than is known cannot be trusted with it, and one that may is let in.
+    for old in (1, FEATURE_LEVEL - 1):
+        with pytest.raises(Behind, match="cannot be read"):
+            settle_level(behind.store, old)
+    with pytest.raises(Behind, match="cannot be read"):
+        behind.members.turn()
+    settle_level(one.store, FEATURE_LEVEL)
+    assert [key for key, _ in unreadable(one.replica.snapshot)] == [LEVEL]
+    with pytest.raises(InvalidArgument, match="not lower"):
+        one.members.finalise(1)
+    assert one.members.finalise(validate_only=True).level is None
+    assert one.members.finalise().level == FEATURE_LEVEL
+    one.see()
+    one.writer.put_facts(change)
+    assert list(unreadable(one.replica.snapshot)) == []
+
+
+def test_a_server_that_nobody_announced_is_not_there_for_long(start: Start, old: Path) -> None:
+    """Written by hand, it has no process that could end; it held the level up for ever."""
+    one = start("one", 2).join()
+    one.store.commit(Transaction((), (Put(member_key("odd"), b"\xff\xff"),)))
+    one.see()
+    assert [key for key, _ in unreadable(one.replica.snapshot)] == [member_key("odd")]
+    assert one.members.finalise().level == 2
+    assert one.names() == ["one"]
 
 
 class Meddling:

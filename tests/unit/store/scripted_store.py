@@ -185,7 +185,7 @@ class ScriptedStore:
     def announce(self, key: bytes, value: bytes, guards: Sequence[Guard] = ()) -> NoReturn:
         raise NotImplementedError(_ELSEWHERE)
 
-    def sweep(self) -> NoReturn:
+    def sweep(self, prefix: bytes = b"") -> NoReturn:
         raise NotImplementedError(_ELSEWHERE)
 
     def seal(self, why: str) -> NoReturn:
