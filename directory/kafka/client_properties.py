@@ -84,8 +84,8 @@ class ClientProperties:
         if found:
             found = {key: self._placed(key, value) for key, value in found.items()}
             where = "kafka.properties_file" if self.file else "kafka.properties"
-            _check_protocol(where, found)
             self._check_known(found)
+            _check_protocol(where, found)
         return found
 
     def listener(self) -> tuple[str, str]:

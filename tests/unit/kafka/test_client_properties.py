@@ -76,8 +76,8 @@ def test_a_password_that_was_changed_is_read(tmp_path: Path) -> None:
     ("properties", "words"),
     [
         ('"securty.protocol" = "SSL"', "unknown property 'securty.protocol'.*'security.protocol'"),
-        ('"ssl.ca.lokation" = "x"', "of no use with security.protocol=PLAINTEXT"),
-        ('"ssl.ca.lokation" = "x", "security.protocol" = "SSL"', "is 'ssl.ca.location'"),
+        ('"ssl.ca.lokation" = "x"', "nearest known one is 'ssl.ca.location'"),
+        ('"ssl.ca.location" = "x"', "of no use with security.protocol=PLAINTEXT; SSL or SASL_SSL"),
         ('"security.protocol" = "TLS"', 'Invalid value "TLS"'),
         ('"socket.timeout.ms" = "soon"', "socket.timeout.ms"),
         ('"socket.timeout.ms" = [1]', "a text, a number, true or false"),

@@ -1,0 +1,148 @@
+"""A directory server comes to brokers with users as one of them, and tells nobody how."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.kafka import KafkaBroker
+from deploy.local.kafka_users import SaslUsers, TlsUsers
+from directory.kafka.admin import ConfluentAdmin
+from resolver import Resolver
+from tests.command_line import run
+from tests.federation import Federation, Server, eventually
+from tests.identities import Authority
+from tests.reconciling import make
+
+USERS = SaslUsers(super_users=("admin", "kdir"))
+
+
+@pytest.fixture(scope="module")
+def guarded(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[KafkaBroker]:
+    with kafka_brokers(users=USERS) as broker:
+        make(ConfluentAdmin([broker.bootstrap], properties=broker.client()), "a")
+        yield broker
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    with Federation(tmp_path / "servers") as made:
+        yield made
+
+
+def put(file: Path, properties: Mapping[str, str]) -> Path:
+    """A file of secrets, as an operator leaves it."""
+    lines = (f"{key}={value}\n" for key, value in properties.items() if key != "bootstrap.servers")
+    file.touch(mode=0o600)
+    file.write_text("".join(lines))
+    return file
+
+
+def start(federation: Federation, broker: KafkaBroker, **kafka: Any) -> Server:
+    table = {"bootstrap": [broker.bootstrap], "sweep_seconds": 0.5, **kafka}
+    return federation.start("/la/t", kafka=table)
+
+
+def told(server: Server) -> list[tuple[str, str, str]]:
+    """The listeners that clients are told."""
+    with Resolver(server.address) as resolver:
+        listeners = resolver.resolve("/la/t/a").listeners
+    return [(one.name, one.security_protocol, one.sasl_mechanism) for one in listeners]
+
+
+def said(server: Server, words: str) -> str:
+    """What it says of its Kafka, once that holds these words; a client gives up after 10 s."""
+
+    def heard() -> str:
+        message = server.status().kafka.message
+        assert words in message, message
+        return message
+
+    return eventually(heard, 60.0)
+
+
+def check(server: Server) -> str:
+    """What ``kdir server --check`` says of its config."""
+    said = subprocess.run(
+        [sys.executable, "-m", "directory", "--check", "--config", str(server.config)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    return said.stdout + said.stderr
+
+
+def test_a_server_comes_in_by_password_and_tells_it_nobody(
+    guarded: KafkaBroker, federation: Federation, tmp_path: Path
+) -> None:
+    file = put(tmp_path / "kafka.properties", guarded.client("kdir"))
+    server = start(federation, guarded, properties_file=str(file))
+    eventually(lambda: server.status().topic_count == 1)
+    assert server.status().kafka.reachable
+
+    assert told(server) == [("default", "SASL_PLAINTEXT", "PLAIN")]
+    words = [
+        check(server),
+        server.process.log.read_text(),
+        *(
+            run([*verb, "--at", server.address]).out
+            for verb in (
+                ["resolve", "/la/t/a", "-o", "json"],
+                ["resolve", "/la/t/a", "-o", "properties"],
+                ["stat", "/la/t", "-o", "json"],
+                ["doctor", "-o", "json"],
+            )
+        ),
+    ]
+    assert f"kafka:  {guarded.bootstrap} by SASL_PLAINTEXT (PLAIN); may change" in words[0]
+    assert all(words)
+    assert not any(USERS.passwords["kdir"] in text for text in words)
+
+    file.chmod(0o644)
+    assert f"everybody on this machine may read it: chmod 600 {file}" in check(server)
+
+
+def test_a_password_that_is_wrong_is_said_and_put_right_without_a_restart(
+    guarded: KafkaBroker, federation: Federation, tmp_path: Path
+) -> None:
+    right = guarded.client("kdir")
+    file = put(tmp_path / "kafka.properties", {**right, "sasl.password": "a-wrong-one"})
+    server = start(federation, guarded, properties_file=str(file))
+    text = said(server, "Authentication failed: Invalid username or password")
+    assert not server.status().kafka.reachable
+    assert "a-wrong-one" not in text
+    assert "a-wrong-one" not in server.process.log.read_text()
+
+    file.write_text("sasl.pasword=x\n")
+    said(server, "unknown property 'sasl.pasword'; the nearest known one is 'sasl.password'")
+
+    put(file, right)
+    eventually(lambda: server.status().kafka.reachable, 60.0)
+    eventually(lambda: server.status().topic_count == 1)
+    server.restart()
+    eventually(lambda: server.status().kafka.reachable)
+
+
+def test_a_server_comes_in_by_certificate(
+    kafka_brokers: Callable[..., KafkaBroker], federation: Federation, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    pairs = {
+        name: (issued.files["cert"], issued.files["key"])
+        for name in ("admin", "kdir")
+        for issued in [authority.issue(name, addresses=["127.0.0.1"])]
+    }
+    users = TlsUsers(authority.file, pairs, super_users=("admin", "kdir"))
+    with kafka_brokers(users=users) as broker:
+        make(ConfluentAdmin([broker.bootstrap], properties=broker.client()), "a")
+        properties = broker.client("kdir")
+        del properties["bootstrap.servers"]
+        server = start(federation, broker, properties=properties)
+        eventually(lambda: server.status().topic_count == 1)
+        assert told(server) == [("default", "SSL", "")]
