@@ -25,7 +25,14 @@ from directory.namespace.keys import PARENT
 from directory.store.base import KeyIs, Leadership, Put, Store, StoreAway, Write
 from directory.store.replica import Replica
 from directory.writer import Writer
-from resolver.errors import KdirError, MountDisagrees, MountLoop, NotReady, UnknownChild
+from resolver.errors import (
+    KdirError,
+    MountDisagrees,
+    MountLoop,
+    NotReady,
+    StoreUnavailable,
+    UnknownChild,
+)
 from resolver.path import Path
 from resolver.status import from_rpc_error
 
@@ -37,6 +44,8 @@ _SILENT_BEATS = 3
 _TABLE_SECONDS = 30
 _HEARD_SECONDS = 60
 """So often, while the link stands, it is kept that the parent was heard."""
+_SOON_SECONDS = 0.02
+"""From one look whether the replica has come to the election to the next."""
 _Outbox = queue.SimpleQueue[federation_pb2.LinkRequest | None]
 
 
@@ -85,6 +94,10 @@ class ParentLink:
         self._message = "not tried yet"
         self._heard_at: float | None = None
         self._heard_kept_at: float | None = None
+        self._written = 0
+        """The revision of what it wrote last, in this term."""
+        self._unsure = False
+        """Whether something was written of which nobody knows whether it took effect."""
         self._said: set[bytes] = set()
         """The keys of what was said on this link and kept."""
         federation.subscribe(self._news.set)
@@ -125,7 +138,11 @@ class ParentLink:
                 self._stop.wait(self._heartbeat_seconds)
                 continue
             try:
-                while leadership.held() and not self._stop.is_set():
+                while leadership.held() and not (self._unsure or self._stop.is_set()):
+                    if not self._has_come_to(leadership):
+                        self._message = "this server has not seen its own election yet"
+                        self._stop.wait(_SOON_SECONDS)
+                        continue
                     if self._detached():
                         self._message = self._detached()
                     else:
@@ -136,6 +153,14 @@ class ParentLink:
                 self._holder = False
                 leadership.release()
 
+    def _has_come_to(self, leadership: Leadership) -> bool:
+        """Whether the tree is as new as the election, and as all that this holder wrote itself:
+        what is news is decided by the tree, and an older one may not know what others, or this
+        one, have kept since (as the reconciler; decision 0019).
+        """
+        guard, snapshot = leadership.guard, self._replica.snapshot
+        return snapshot.fact(guard.key) == guard.value and snapshot.revision >= self._written
+
     def _take_role(self) -> Leadership | None:
         try:
             # What is loaded decides what hello says: not before it is.
@@ -144,6 +169,7 @@ class ParentLink:
         except (KdirError, StoreAway) as error:
             self._message, self._standby = str(error), False
             return None
+        self._written, self._unsure = 0, False
         self._holder = leadership is not None
         self._standby = leadership is None
         if self._standby:
@@ -271,6 +297,8 @@ class ParentLink:
             self._news.wait(self._heartbeat_seconds)
 
     def _take(self, response: federation_pb2.LinkResponse, leadership: Leadership) -> None:
+        if not self._has_come_to(leadership):
+            raise NotReady("this server does not see yet what was kept of the link before")
         snapshot = self._replica.snapshot
         match response.WhichOneof("kind"):
             case "welcome":
@@ -351,5 +379,11 @@ class ParentLink:
     def _commit(self, writes: tuple[Write, ...], leadership: Leadership) -> None:
         # What was on its way when the cluster was detached must not change what was kept.
         attached = KeyIs(facts.DETACHED_KEY, None)
-        if writes:
-            self._writer.put_facts(writes, guards=(leadership.guard, attached))
+        if not writes:
+            return
+        try:
+            self._written = self._writer.put_facts(writes, guards=(leadership.guard, attached))
+        except StoreUnavailable:
+            # It may be there, and seen only later: what comes after the next election has seen it.
+            self._unsure = True
+            raise

@@ -311,8 +311,13 @@ class Replica:
                     self._codec, identity.incarnation, loading.revision, count.pages()
                 )
             watch = self._store.watch(loading.revision, loading.commit_id)
+            try:
+                same_life = self._store.refresh_identity() == identity
+            except BaseException:
+                watch.close()  # nobody else knows of it: it would follow the store for ever
+                raise
             # A restore in the middle: the rows may be of another life than the identity says.
-            if self._store.refresh_identity() == identity:
+            if same_life:
                 break
             watch.close()
         if count.rows >= _FREEZE_ROWS:

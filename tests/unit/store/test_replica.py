@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 
@@ -13,7 +14,16 @@ from directory.codec import ProtoCodec
 from directory.namespace.entry import ROOT_ID, Directory, Kind
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Committed, Put, Remove, StoreAway, Transaction, Watch, Write
+from directory.store.base import (
+    Committed,
+    Identity,
+    Put,
+    Remove,
+    StoreAway,
+    Transaction,
+    Watch,
+    Write,
+)
 from directory.store.replica import Applied, Replica, ReplicaState
 from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
 from tests.unit.store.scripted_store import ScriptedStore
@@ -318,6 +328,32 @@ def test_S11_a_restore_in_the_middle_of_a_load_does_not_mix_two_lives(
         eventually(lambda: state_of(replica) is ReplicaState.SERVING)
         eventually(lambda: replica.snapshot.incarnation == "life2")
         assert "lost" not in names(replica.snapshot)
+
+
+def test_a_load_that_fails_at_its_very_end_leaves_no_watch_open(
+    store: ScriptedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches: list[Any] = []
+    watch, refresh = store.watch, store.refresh_identity
+    refused: set[int] = set()
+
+    def watched(after: int, commit_id: str) -> Watch:
+        watches.append(watch(after, commit_id))
+        return cast("Watch", watches[-1])
+
+    def failing() -> Identity:
+        count = len(watches)
+        if count in {1, 2} - refused:
+            refused.add(count)
+            raise StoreAway("scripted")
+        return refresh()
+
+    monkeypatch.setattr(store, "watch", watched)
+    monkeypatch.setattr(store, "refresh_identity", failing)
+    commit(store, directory("a", 10))
+    with replica_of(store) as replica:
+        assert names(replica.wait_for(1, 30)) == {"a"}
+        assert [one.closed for one in watches] == [True, True, False]
 
 
 def test_S21_a_value_that_cannot_be_read_is_put_aside_and_the_rest_is_served(

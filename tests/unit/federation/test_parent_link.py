@@ -1,0 +1,131 @@
+"""The holder of the link to the parent, against a parent that says what the test tells it to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from kdir.v1 import federation_pb2, federation_pb2_grpc
+
+from deploy.local.ports import LOOPBACK
+from directory.cluster import Cluster
+from directory.config import Limits, ServerConfig
+from directory.federation import facts
+from directory.namespace.keys import PARENT
+from directory.store.addresses import open_store
+from directory.store.base import Committed, Put, Store, Transaction
+from directory.store.replica import Applied, ReplicaState
+from resolver.path import Path as Path_
+from tests.federation import eventually
+
+MARK = b"f/read_only/mark"
+WELCOME = federation_pb2.Welcome(
+    mount="/la", epoch=1, parent_cluster_id="kc-root", parent_mount="/", incarnation="i"
+)
+
+
+def inherited(word: str) -> federation_pb2.Inherited:
+    return federation_pb2.Inherited(incarnation="i", levels=[{"path": f"/{word}"}])
+
+
+class _Parent(federation_pb2_grpc.FederationServiceServicer):
+    """Says the same on each link, once, and stays."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self.links = 0
+        self.ended = threading.Event()
+
+    def Link(
+        self, requests: Iterator[federation_pb2.LinkRequest], context: grpc.ServicerContext
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        next(requests)
+        self.links += 1
+        yield federation_pb2.LinkResponse(welcome=WELCOME)
+        yield federation_pb2.LinkResponse(inherited=inherited(self.word))
+        while not self.ended.wait(0.1) and context.is_active():
+            yield federation_pb2.LinkResponse(heartbeat=federation_pb2.Heartbeat())
+
+    def ListMounts(  # pragma: no cover - nobody asks
+        self, request: federation_pb2.ListMountsRequest, context: grpc.ServicerContext
+    ) -> federation_pb2.ListMountsResponse:
+        return federation_pb2.ListMountsResponse()
+
+
+@pytest.fixture
+def parent() -> Iterator[tuple[_Parent, str]]:
+    said = _Parent("old")
+    server = grpc.server(ThreadPoolExecutor(4))
+    federation_pb2_grpc.add_FederationServiceServicer_to_server(said, server)
+    port = server.add_insecure_port(f"{LOOPBACK}:0")
+    server.start()
+    yield said, f"{LOOPBACK}:{port}"
+    said.ended.set()
+    server.stop(0)
+
+
+def commit(store: Store, *writes: Put) -> None:
+    assert isinstance(store.commit(Transaction((), writes)), Committed)
+
+
+def kept(store: Store) -> str:
+    """The level that is inherited, as the store has it."""
+    rows = [row for row in store.read(facts.INHERITED_KEY) if row.key == facts.INHERITED_KEY]
+    levels = federation_pb2.Inherited.FromString(rows[0].value[8:]).levels if rows else []
+    return levels[0].path if levels else ""
+
+
+def test_S19_a_new_holder_compares_with_a_tree_as_new_as_its_election(
+    tmp_path: Path, parent: tuple[_Parent, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder before it kept another word, of which its own tree does not know yet."""
+    monkeypatch.setattr("directory.writer._FACTS_SECONDS", 0.05)  # so long a write is waited for
+    said, address = parent
+    where = f"sqlite:///{tmp_path / 'la.sqlite'}"
+    config = ServerConfig.quick(
+        Path_.parse("/la"),
+        cluster="la",
+        store=where,
+        listen="127.0.0.1:0",
+        parent=(address,),
+        limits=Limits(heartbeat_seconds=0.3),
+    )
+    cluster = Cluster.open(config)
+    other = open_store(where, "la")
+    gate = threading.Event()
+
+    def hold(applied: Applied) -> None:
+        if any(write.key == MARK for write in applied.writes):
+            gate.wait(60)
+
+    cluster.replica.subscribe(hold)
+    before = other.elect("parent-link", "another")
+    assert before is not None
+    try:
+        old = inherited("old").SerializeToString(deterministic=True)
+        welcome = WELCOME.SerializeToString(deterministic=True)
+        commit(other, Put(PARENT, bytes(8) + welcome))
+        commit(other, Put(facts.INHERITED_KEY, bytes(8) + old))
+        cluster.start()
+        eventually(lambda: cluster.replica.state is ReplicaState.SERVING)
+        eventually(lambda: cluster.link_status().standby)
+        commit(other, Put(MARK, b""))  # the last that the cluster's replica sees
+        eventually(lambda: cluster.replica.snapshot.fact(MARK) is not None)
+        new = inherited("new").SerializeToString(deterministic=True)
+        commit(other, Put(facts.INHERITED_KEY, bytes(8) + new))
+        before.release()
+        eventually(lambda: cluster.link_status().holder)
+        said.ended.wait(1)  # time to link by the old tree
+        assert kept(other) == "/new"
+        gate.set()
+        eventually(lambda: kept(other) == "/old")
+        assert said.links
+    finally:
+        gate.set()
+        said.ended.set()
+        cluster.stop()
+        other.close()
