@@ -152,6 +152,19 @@ class TopicCommits:
         for note in self._in_batches("record", news, commit, lambda one: one.path):
             _log.error("not recorded: %s", note)
 
+    def reserve(self, news: Sequence[TopicNews]) -> Sequence[str]:
+        """Commit how many partitions topics are to have, as far as quotas let them; one sentence
+        for each of which they do not.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+
+        def commit(batch: Sequence[TopicNews]) -> Sequence[str]:
+            return self._execute(RecordTopics(news=tuple(batch), within_quotas=True)).notes
+
+        return self._in_batches("record", news, commit, lambda one: one.path)
+
     def adopt(self, topics: Sequence[tuple[tuple[str, ...], Observed]]) -> Sequence[str]:
         """Take topics in; one sentence for each that was put elsewhere or left out.
 

@@ -7,11 +7,12 @@ Refuses to do any of it, and to look anything up.
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from directory.kafka.contract import Seen, Survey
+from directory.kafka.wishing import Wished
 from directory.namespace.command import TopicNews
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.topic_configs import same_value
@@ -47,6 +48,8 @@ class Recorded:
 
     path: Path
     topic: Topic
+    wished: Wished | None = None
+    """What holds for it where kdir changes configs in Kafka; None: only its own settings count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,12 @@ class Difference:
 
 
 def compare(
-    recorded: Iterable[Recorded], survey: Survey, *, pinned: str = "", acknowledged: int = 0
+    recorded: Iterable[Recorded],
+    survey: Survey,
+    *,
+    pinned: str = "",
+    acknowledged: int = 0,
+    under_way: Callable[[Recorded], bool] = lambda _: False,
 ) -> Comparison:
     """Compare the topics of the tree with those of Kafka.
 
@@ -96,6 +104,7 @@ def compare(
         survey: what Kafka shows.
         pinned: Kafka's own id that this directory belongs to; empty = none yet.
         acknowledged: so many topics may be gone now without stopping anything.
+        under_way: of a topic that is being pushed to Kafka, what differs is not counted yet.
     """
     if pinned and survey.cluster_id != pinned:
         return Comparison(stop=_another_kafka(recorded, survey, pinned))
@@ -116,7 +125,7 @@ def compare(
                     present += 1
                     if _is_gone(topic, seen):
                         gone.append(topic.physical_name)
-                if (learnt := _news(one, seen)) is not None:
+                if (learnt := _news(one, seen, under_way)) is not None:
                     news.append(learnt)
             case Provision.FAILED | Provision.DETACHED | Provision.DELETING:
                 pass
@@ -142,27 +151,30 @@ def trips_guard(gone: int, present: int) -> bool:
     return gone >= VANISH_FLOOR and gone * 100 > present * VANISH_PERCENT
 
 
-def differences(topic: Topic, seen: Seen | None = None) -> tuple[Difference, ...]:
-    """Where a topic's own policies differ from what Kafka has, in order of field.
+def differences(
+    topic: Topic, seen: Seen | None = None, wished: Wished | None = None
+) -> tuple[Difference, ...]:
+    """Where Kafka has a topic otherwise than it is wished, in order of field.
 
-    ``seen`` None: compare with what was last recorded of it.
+    ``seen`` None: compare with what was last recorded of it. ``wished`` None: its own policies are
+    all that is wished of it.
     """
     partitions = seen.partitions if seen and seen.partitions else topic.partitions
     replicas = seen.replication_factor if seen and seen.partitions else topic.replication_factor
-    wanted = topic.policies
+    own = topic.policies
     found = [
         Difference(f"config[{name}]", _shown(value), _shown(topic.observed_config.get(name)))
-        for name, value in sorted(wanted.topic_config.items())
+        for name, value in sorted((wished.configs if wished else own.topic_config).items())
         if not same_value(name, topic.observed_config.get(name), value)
     ]
-    # Partitions of a topic only ever grow, so more on record than Kafka has is a wish.
-    wish = wanted.partitions or max(topic.partitions, partitions)
+    # Partitions of a topic only ever grow, so more on record than Kafka has is a wish, and of an
+    # inherited number only that there be as many.
+    least = max(topic.partitions, partitions, wished.partitions if wished else 0)
+    wish = own.partitions or least
     if wish != partitions:
         found.append(Difference("partitions", str(wish), str(partitions)))
-    if wanted.replication_factor and wanted.replication_factor != replicas:
-        found.append(
-            Difference("replication_factor", str(wanted.replication_factor), str(replicas))
-        )
+    if own.replication_factor and own.replication_factor != replicas:
+        found.append(Difference("replication_factor", str(own.replication_factor), str(replicas)))
     return tuple(found)
 
 
@@ -171,7 +183,7 @@ def config_news(one: Recorded, observed: Mapping[str, str]) -> TopicNews | None:
     topic = one.topic
     if dict(topic.observed_config) == dict(observed):
         return None
-    drift = len(differences(replace(topic, observed_config=observed)))
+    drift = len(differences(replace(topic, observed_config=observed), wished=one.wished))
     return TopicNews(
         path=one.path, entry_id=topic.entry_id, observed_config=observed, drift_count=drift
     )
@@ -194,7 +206,9 @@ def _is_gone(topic: Topic, seen: Seen | None) -> bool:
     return seen is None or _is_other(topic, seen)
 
 
-def _news(one: Recorded, seen: Seen | None) -> TopicNews | None:
+def _news(
+    one: Recorded, seen: Seen | None, under_way: Callable[[Recorded], bool]
+) -> TopicNews | None:
     """What to record of a topic that is, or was, in Kafka; None = all is on record."""
     topic = one.topic
     if seen is None:
@@ -219,10 +233,12 @@ def _news(one: Recorded, seen: Seen | None) -> TopicNews | None:
             provision=Provision.REPLACED,
             provision_message=message,
         )
-    return _news_of_same(one, seen)
+    return _news_of_same(one, seen, under_way)
 
 
-def _news_of_same(one: Recorded, seen: Seen) -> TopicNews | None:
+def _news_of_same(
+    one: Recorded, seen: Seen, under_way: Callable[[Recorded], bool]
+) -> TopicNews | None:
     topic = one.topic
     back = topic.provision is not Provision.ACTIVE
     changes: dict[str, object] = {}
@@ -234,8 +250,8 @@ def _news_of_same(one: Recorded, seen: Seen) -> TopicNews | None:
         changes["partitions"] = seen.partitions
     if seen.partitions and seen.replication_factor != topic.replication_factor:
         changes["replication_factor"] = seen.replication_factor
-    drift = len(differences(topic, seen))
-    if drift != topic.drift_count:
+    drift = len(differences(topic, seen, one.wished))
+    if drift != topic.drift_count and not under_way(one):
         changes["drift_count"] = drift
     if not changes:
         return None

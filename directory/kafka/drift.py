@@ -45,7 +45,10 @@ def drift_of(one: Recorded, survey: Survey | None = None) -> list[Drift]:
             found = show_id(seen.topic_id) if seen else "(another)"
             return [row("topic_id", show_id(topic.topic_id), found)]
         case Provision.ACTIVE:
-            return [row(each.field, each.wanted, each.found) for each in differences(topic, seen)]
+            return [
+                row(each.field, each.wanted, each.found)
+                for each in differences(topic, seen, one.wished)
+            ]
         case _:
             # Not in Kafka yet, or not ours there: nothing to compare with.
             return []

@@ -19,6 +19,7 @@ from directory.kafka.contract import KafkaAdmin, Refused, Seen, Survey
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.provision import Settling
 from directory.kafka.settings import KafkaSettings
+from directory.kafka.wishing import Wishing, is_under_way
 from directory.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
 from directory.namespace.keys import large_change_key
 from directory.namespace.mapping import plan_adoption
@@ -91,7 +92,11 @@ class Sweeper:
         if held.stop is not None and not self._is_over(held, survey, commits):
             return ()
         comparison = compare(
-            walk.recorded(snapshot, mount), survey, pinned=held.pinned, acknowledged=held.allowed
+            walk.recorded(snapshot, mount),
+            survey,
+            pinned=held.pinned,
+            acknowledged=held.allowed,
+            under_way=lambda one: is_under_way(self._latest(), one.topic, one.wished),
         )
         if comparison.stop is not None:
             _log.error("%s: stopped: %s", self._cluster, comparison.stop.text)
@@ -185,6 +190,7 @@ class Sweeper:
         self._configs_read = {name: read[name] for name in names if name in read}
         self._configs_read |= dict.fromkeys(chosen, self._number)
         snapshot, mount = self._latest(), self._mount()
+        wishing = Wishing(snapshot)
         news = []
         self.note = ""
         for name, configs in found.items():
@@ -194,5 +200,6 @@ class Sweeper:
             located = snapshot.locate(name)
             if located is not None and located.relative is not None:
                 path = Path((*mount.segments, *located.relative))
-                news.append(config_news(Recorded(path, located.topic), configs))
+                wished = wishing.of(located.parent_id, located.topic)
+                news.append(config_news(Recorded(path, located.topic, wished), configs))
         commits.record([one for one in news if one is not None])

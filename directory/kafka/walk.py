@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from directory.kafka.compare import Recorded
+from directory.kafka.wishing import Wishing
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Provision, Topic
 from directory.namespace.snapshot import Node, Snapshot
 from resolver.path import Path
@@ -52,13 +53,15 @@ def recorded(snapshot: Snapshot, mount: Path, directory_id: int = ROOT_ID) -> It
     start = snapshot.node(directory_id)
     if above is None or start is None:
         return
+    wishing = Wishing(snapshot)
     stack: list[tuple[tuple[str, ...], Node]] = [((*mount.segments, *above), start)]
     while stack:
         segments, node = stack.pop()
         for name, record in node.topics.items():
             topic = snapshot.codec.decode(record)
             if isinstance(topic, Topic):
-                yield Recorded(Path((*segments, name)), topic)
+                wished = wishing.of(node.entry_id, topic)
+                yield Recorded(Path((*segments, name)), topic, wished)
         for name, container in node.containers.items():
             if isinstance(container, Directory):
                 below = snapshot.node(container.entry_id)
@@ -72,8 +75,8 @@ def recorded_at(snapshot: Snapshot, mount: Path, path: Path) -> Iterator[Recorde
     if relative:
         parent_id = snapshot.find_directory(relative[:-1])
         topic = None if parent_id is None else snapshot.topic(parent_id, relative[-1])
-        if topic is not None:
-            yield Recorded(path, topic)
+        if topic is not None and parent_id is not None:
+            yield Recorded(path, topic, Wishing(snapshot).of(parent_id, topic))
     directory_id = snapshot.find_directory(relative)
     if directory_id is not None:
         yield from recorded(snapshot, mount, directory_id)

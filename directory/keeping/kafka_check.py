@@ -120,7 +120,7 @@ class KafkaCheck:
             if configs is None or isinstance(configs, Refused):
                 continue
             now = replace(one.topic, observed_config=configs)
-            for each in differences(now, survey.topics[name]):
+            for each in differences(now, survey.topics[name], one.wished):
                 yield _difference(one, each.field, each.wanted, each.found, _WISH)
 
     def _unknown(self, survey: Survey, before: Snapshot) -> Iterator[Difference]:

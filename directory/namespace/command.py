@@ -218,9 +218,12 @@ class TopicNews:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordTopics:
-    """Commit what the reconciler learnt."""
+    """Commit what the reconciler learnt, or with ``within_quotas`` what it is about to ask for: a
+    topic of which quotas do not let more partitions come is passed over, with a note.
+    """
 
     news: tuple[TopicNews, ...]
+    within_quotas: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

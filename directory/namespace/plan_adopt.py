@@ -28,10 +28,16 @@ from directory.namespace.places import DETACHED_REASON, Places, is_detached
 from directory.namespace.plan_create import check_names
 from directory.namespace.quotas import Amount, counts_of
 from directory.namespace.removal import DELETED
-from directory.namespace.room import Arrivals, check_room
+from directory.namespace.room import Arrivals, check_own, check_room
 from directory.namespace.snapshot import Node
 from directory.namespace.tree import upwards
-from resolver.errors import AlreadyExists, Conflict, InvalidInput, NotAuthoritative
+from resolver.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidInput,
+    NotAuthoritative,
+    QuotaExceeded,
+)
 from resolver.path import Path, is_system
 
 __all__ = ["adopt_topics", "move_topics", "record_topics"]
@@ -222,17 +228,25 @@ def record_topics(draft: Draft, command: RecordTopics) -> Plan:
             continue
         _, before, latest = pending.get(topic.entry_id, (place, topic, topic))
         pending[topic.entry_id] = (place, before, _told(latest, news))
-    count = 0
+    count, notes = 0, []
     for place, before, after in pending.values():
         if after == before:
             continue
-        count += 1
-        place.write(draft, before, after)
         grown = counts_of(after).partitions - counts_of(before).partitions
         if grown > 0 and place.node is not None:
-            arrivals.add(place.node, Amount(0, grown))
+            more = Amount(0, grown)
+            if command.within_quotas:
+                try:
+                    check_own(place.path, after.policies, after.partitions)
+                    check_room(draft, place.node, more, arriving=arrivals.by_directory)
+                except QuotaExceeded as reason:
+                    notes.append(f"{place.path}: {reason.message}")
+                    continue
+            arrivals.add(place.node, more)
+        count += 1
+        place.write(draft, before, after)
     arrivals.mark()
-    return draft.finish(topic_count=count)
+    return draft.finish(topic_count=count, notes=notes)
 
 
 class _Place:
@@ -241,7 +255,7 @@ class _Place:
     def __init__(self, node: Node | None, name: str, path: Path) -> None:
         self.node = node
         self._name = name
-        self._path = path
+        self.path = path
         self._parent_id = DELETED_ID if node is None else node.entry_id
 
     def topic(self, draft: Draft) -> Topic | None:
@@ -258,7 +272,7 @@ class _Place:
             draft.put(self._parent_id, self._name, stamped)
             return
         draft.expect_way(self.node)
-        draft.update(self._parent_id, self._name, before, stamped, self._path)
+        draft.update(self._parent_id, self._name, before, stamped, self.path)
 
 
 def _place(draft: Draft, news: TopicNews) -> _Place | None:
