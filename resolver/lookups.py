@@ -343,7 +343,7 @@ def absent_error(path: Path, end: NotThere) -> errors.Absent:
         facts["canonical_path"] = str(end.path)
         message = f"{path}: {message}"
     nearest = end.absent.nearest_directory
-    if nearest is not None and nearest.is_prefix_of(end.path):
+    if nearest is not None and nearest != end.path and nearest.is_prefix_of(end.path):
         facts["nearest_directory"] = str(nearest)
         message += f"; the nearest directory is {nearest}"
     if end.sender.stale:

@@ -105,8 +105,10 @@ def _directory(cluster: Cluster, snapshot: Snapshot, path: Path) -> Node:
             raise Internal(f"the record of {path} cannot be read: {reason}; see kdir doctor")
         case _:
             nearest = cluster.mount.join(found.nearest)
+            # The mount itself is always there; one who may not see it is told of no other.
+            where = "" if nearest == path else f"; the nearest directory is {nearest}"
             raise Absent(
-                f"{path} does not exist; the nearest directory is {nearest}",
+                f"{path} does not exist{where}",
                 path=path,
                 nearest=nearest,
             )

@@ -28,8 +28,8 @@ _BASH: Final = r"""# bash completion of kdir
 _kdir() {
     local IFS=$'\n'
     COMPREPLY=( $(kdir __complete bash "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null) )
-    # A directory is rarely the end of a path: no blank after it.
-    if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == */ ]]; then
+    # A directory is rarely the end of a path, nor a key of what is set: no blank after it.
+    if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[/=.] ]]; then
         compopt -o nospace 2>/dev/null
     fi
 }
@@ -41,9 +41,9 @@ _kdir() {
     local -a found deeper
     found=("${(@f)$(kdir __complete zsh "${(@)words[2,CURRENT]}" 2>/dev/null)}")
     found=("${(@)found:#}")
-    # A directory is rarely the end of a path: no blank after it.
-    deeper=("${(@M)found:#*/}")
-    found=("${(@)found:#*/}")
+    # A directory is rarely the end of a path, nor a key of what is set: no blank after it.
+    deeper=("${(@M)found:#*[/=.]}")
+    found=("${(@)found:#*[/=.]}")
     compadd -S '' -a deeper
     compadd -a found
 }
@@ -186,8 +186,24 @@ def _values(
                     yield context.name, ",".join(context.servers)
         case "file":
             yield from ((name, "") for name in _files(current))
+        case "operations" | "key" | "assignment":
+            yield from ((word, "") for word in _words(wanted.completes, current))
         case _:
             yield from ((choice, "") for choice in wanted.choices if choice.startswith(current))
+
+
+def _words(what: str, current: str) -> Iterator[str]:
+    from resolver.cli.words import KEYS, OPERATIONS
+
+    match what:
+        case "operations":  # several, with commas between them
+            before, comma, last = current.rpartition(",")
+            yield from (f"{before}{comma}{one}" for one in OPERATIONS if one.startswith(last))
+        case "key":
+            yield from (key for key in KEYS if key.startswith(current))
+        case _:
+            known = (key if key.endswith(".") else f"{key}=" for key in KEYS)
+            yield from (one for one in known if one.startswith(current))
 
 
 def _files(current: str) -> Iterator[str]:

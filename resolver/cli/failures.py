@@ -20,6 +20,7 @@ from resolver.errors import (
     NotEmpty,
     StoreSealed,
     TokenExpired,
+    Unauthenticated,
     Unavailable,
     Unimplemented,
 )
@@ -39,6 +40,8 @@ def explain(error: KdirError, session: Session | None) -> None:
     print(f"error: {headline(error)} ({error.reason})", file=sys.stderr)
     for hint in hints(error):
         print(f"  {hint}", file=sys.stderr)
+    if isinstance(error, Absent) and session is not None and any(session.login()):
+        print("  or you may not see it: kdir doctor says who you are", file=sys.stderr)
     verbose = session is not None and session.verbose
     # Who was asked says something where nobody could answer; else the answer says it all.
     attempts = error.attempts if verbose or error.exit_code == _COULD_NOT_SAY else ()
@@ -68,7 +71,7 @@ def hints(error: KdirError) -> Iterator[str]:
             yield f"to make it: kdir mkdir {facts['missing']}"
         case Absent():
             nearest = facts.get("nearest_directory") or facts.get("nearest")
-            if nearest:
+            if nearest and nearest != facts.get("path"):
                 yield f"what is there: kdir ls {nearest}"
         case AlreadyExists() if "path" in facts:
             yield f"what stands there: kdir stat {facts['path']}"
@@ -88,6 +91,7 @@ _HINTS: Final[Mapping[type[KdirError], str]] = {
     NoRoute: "the asked server knows no way there: has its cluster a parent? kdir doctor",
     TokenExpired: "leave the token out: the store has begun a new life since it was given",
     StoreSealed: "why, and where it lives if it was moved: kdir doctor",
+    Unauthenticated: "who you are: kdir context set NAME --token-file FILE, or --cert and --key",
     Unimplemented: "the server may be of another version: kdir doctor",
     DeadlineExceeded: "more time: --timeout 30; who can be reached: kdir doctor",
     Unavailable: "who can be reached: kdir doctor",

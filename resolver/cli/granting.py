@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.access import grants_of
+from resolver.access import grants_of, principal_of
 from resolver.cli import units
 from resolver.cli.output import Column, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -28,41 +28,31 @@ _KINDS: Final = ("topic", "group", "transactional-id", "cluster")
 def _grant(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import access_pb2
 
-    where = place(arguments.one("PATH"))
-    request = access_pb2.AddGrantsRequest(
-        path=str(where.path),
-        grants=_wished(arguments),
-        kind=where.kind,
-        validate_only=arguments.flag("plan"),
-    )
-    answer: access_pb2.AddGrantsResponse = session.resolver.call(
-        where.path, "AccessService.AddGrants", request
-    )
-    said = "would be granted" if arguments.flag("plan") else "granted"
-    _changed(session, answer, answer.added, f"{said} at {where}")
-    if arguments.flag("plan"):
-        show_change(session.out, answer.plan, recorded=True)
+    answer = _put(session, arguments, "AddGrants", access_pb2.AddGrantsRequest())
+    _changed(session, arguments, answer, answer.added, "granted")
     return 0
 
 
 def _revoke(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import access_pb2
 
-    where = place(arguments.one("PATH"))
-    request = access_pb2.RemoveGrantsRequest(
-        path=str(where.path),
-        grants=_wished(arguments),
-        kind=where.kind,
-        validate_only=arguments.flag("plan"),
-    )
-    answer: access_pb2.RemoveGrantsResponse = session.resolver.call(
-        where.path, "AccessService.RemoveGrants", request
-    )
-    said = "would be taken away" if arguments.flag("plan") else "taken away"
-    _changed(session, answer, answer.removed, f"{said} at {where}")
-    if arguments.flag("plan"):
-        show_change(session.out, answer.plan, recorded=True)
+    answer = _put(session, arguments, "RemoveGrants", access_pb2.RemoveGrantsRequest())
+    _changed(session, arguments, answer, answer.removed, "taken away")
+    if not answer.removed and not session.out.structured:
+        who = principal_of(arguments.one("PRINCIPAL"))
+        for one in answer.grants:
+            if one.principal == who:
+                session.out.note(f"what {who} has there: {_shown(one)}")
     return 0
+
+
+def _put(session: Session, arguments: Arguments, method: str, request: Any) -> Any:
+    """Fill the request in and ask the owner."""
+    where = place(arguments.one("PATH"))
+    request.path, request.kind = str(where.path), where.kind
+    request.grants.extend(_wished(arguments))
+    request.validate_only = arguments.flag("plan")
+    return session.resolver.call(where.path, f"AccessService.{method}", request)
 
 
 def _wished(arguments: Arguments) -> list[access_pb2.Grant]:
@@ -87,18 +77,25 @@ def _resource(arguments: Arguments) -> tuple[str, str]:
     return given[0], arguments.one(given[0])
 
 
-def _changed(session: Session, answer: Any, changed: Sequence[access_pb2.Grant], said: str) -> None:
-    out = session.out
+def _changed(
+    session: Session,
+    arguments: Arguments,
+    answer: Any,
+    changed: Sequence[access_pb2.Grant],
+    what: str,
+) -> None:
+    out, planned = session.out, arguments.flag("plan")
     if out.structured:
         out.record(plain(answer))
-        return
-    for one in changed:
-        out.line(_shown(one))
-    if not changed:
-        out.note("nothing to do: it is so already")
-        return
-    topics = units.plural(answer.topic_count, "topic")
-    out.note(f"{said}: {units.plural(len(changed), 'grant')}, for {topics} there and below")
+    else:
+        out.lines(_shown(one) for one in changed)
+        said = f"{f'would be {what}' if planned else what} at {place(arguments.one('PATH'))}"
+        topics = units.plural(answer.topic_count, "topic")
+        grants = units.plural(len(changed), "grant")
+        about = f"{said}: {grants}, for {topics} there and below"
+        out.note(about if changed else "nothing to do: it is so already")
+    if planned:
+        show_change(out, answer.plan, recorded=True)
 
 
 def _shown(grant: access_pb2.Grant) -> str:
@@ -131,6 +128,8 @@ def _grants(session: Session, arguments: Arguments) -> int:
         for one in answer.grants:
             out.record(plain(one))
         return 0
+    if not answer.grants:
+        out.note(f"none on {where} itself; what counts there: kdir check … --explain")
     Table(out, _COLUMNS).rows(
         [
             [
@@ -166,7 +165,8 @@ def _check(session: Session, arguments: Arguments) -> int:
     )
     out = session.out
     if out.structured:
-        out.record(plain(found.response))
+        # Said also where it is false, which proto JSON leaves out: scripts decide by it.
+        out.record({"allowed": found.allowed, **plain(found.response)})
     else:
         out.line(found.message)
         for level in found.response.levels:
@@ -207,7 +207,9 @@ _WHO: Final = Argument(
     "PRINCIPAL", "such as alice (User:alice), User:CN=app-1, or '*' for everybody"
 )
 _PATH: Final = Argument("PATH", "of the entry; all below it is meant, too", completes="path")
-_OPERATIONS: Final = Argument("OPERATIONS", "such as read or read,describe-configs; all is all")
+_OPERATIONS: Final = Argument(
+    "OPERATIONS", "such as read or read,describe-configs; all is all", completes="operations"
+)
 _ABOUT: Final = (
     Option(("--host",), "only from this address (default: from every host)", "ADDRESS"),
     Option(("--group",), "about consumer groups: a name, '*', or 'beginning*'", "NAME"),
@@ -268,7 +270,7 @@ VERBS: Final = (
         ),
         arguments=(
             _WHO,
-            Argument("OPERATION", "such as read"),
+            Argument("OPERATION", "such as read", completes="operations"),
             Argument("PATH", "of the entry", least=0, completes="path"),
         ),
         options=(

@@ -38,7 +38,8 @@ class Option(NamedTuple):
     choices: tuple[str, ...] = ()
     repeated: bool = False
     completes: str = ""
-    """What its value is, for completion: ``path``, ``context`` or ``file``."""
+    """What its value is, for completion: ``path``, ``context``, ``file``, ``operations``, ``key``
+    or ``assignment``."""
 
     @property
     def key(self) -> str:

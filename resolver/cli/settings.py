@@ -99,11 +99,11 @@ def _effective(session: Session, arguments: Arguments) -> int:
     )
     values = [one for one in answer.values if not arguments.flag("diff") or _differs(one)]
     out = session.out
+    in_kafka = any(one.HasField("kafka_value") for one in answer.values)
     if out.structured:
         for one in values:
             out.record(plain(one))
     else:
-        in_kafka = any(one.HasField("kafka_value") for one in answer.values)
         table = Table(out, _COLUMNS if in_kafka else _COLUMNS[:-1])
         table.rows([_row(out, one, where.path, in_kafka=in_kafka) for one in values])
     for ancestor in answer.ancestors[:1]:
@@ -112,7 +112,12 @@ def _effective(session: Session, arguments: Arguments) -> int:
     if changes:
         topics = units.plural(answer.topics_changed, "topic")
         out.note(f"nothing was changed; another value would hold for {topics} of this cluster")
-    return _EXIT_DIFFERENT if arguments.flag("diff") and values else 0
+    if not arguments.flag("diff"):
+        return 0
+    if not values:
+        same = "Kafka has all of it as it is set"
+        out.note(same if in_kafka else "nothing here is Kafka's: it is asked of single topics")
+    return _EXIT_DIFFERENT if values else 0
 
 
 def _row(
@@ -173,7 +178,7 @@ VERBS: Final = (
             f"\n\n{KEYS_HELP}\n\nTopic configs are wishes; below a path that is armed for configs "
             "(kdir arm) they reach\nKafka within seconds."
         ),
-        arguments=(_PATH, Argument("KEY=VALUE", "what to set", most=None)),
+        arguments=(_PATH, Argument("KEY=VALUE", "what to set", most=None, completes="assignment")),
         options=(_ETAG, PLAN),
         formats=ENTRY_FORMATS,
         examples=(
@@ -192,7 +197,7 @@ VERBS: Final = (
             "here: neither this entry nor what is below inherits it any more.\n\n"
             f"{KEYS_HELP}"
         ),
-        arguments=(_PATH, Argument("KEY", "what to take away", most=None)),
+        arguments=(_PATH, Argument("KEY", "what to take away", most=None, completes="key")),
         options=(
             Option(("--clear",), "end the inheritance of the key here (keys of maps only)"),
             _ETAG,
@@ -223,6 +228,7 @@ VERBS: Final = (
                 "what if this were set here; nothing is changed",
                 "KEY=VALUE",
                 repeated=True,
+                completes="assignment",
             ),
             Option(("--diff",), "only what Kafka has otherwise"),
         ),

@@ -162,3 +162,34 @@ def test_it_comes_without_grpc(line: list[str]) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script(shell: str) -> None:
     assert f"kdir __complete {shell}" in run(["completion", shell]).out
+
+
+def test_operations_also_behind_a_comma() -> None:
+    assert _offered("grant", "alice", "des") == [
+        "describe",
+        "describe-configs",
+        "describe-tokens",
+    ]
+    assert _offered("revoke", "alice", "read,wr") == ["read,write"]
+    assert _offered("check", "alice", "rea") == ["read"]
+
+
+def test_what_can_be_set() -> None:
+    assert _offered("set", "/la", "retention.") == ["retention.bytes=", "retention.ms="]
+    assert _offered("set", "/la", "owner=x", "tag") == ["tags."]
+    assert _offered("unset", "/la", "retention.m") == ["retention.ms"]
+    assert _offered("effective", "/la", "--if", "own") == ["owner="]
+
+
+def test_the_words_that_are_offered_are_those_that_are_taken() -> None:
+    from kdir.v1 import access_pb2
+
+    from directory.namespace.topic_configs import NAMES
+    from resolver.access import operation_of
+    from resolver.cli.policies import field_of
+    from resolver.cli.words import KEYS, OPERATIONS, TOPIC_CONFIGS
+
+    assert sorted(map(operation_of, OPERATIONS)) == sorted(access_pb2.Operation.values())[1:]
+    assert frozenset(TOPIC_CONFIGS) == NAMES
+    masks = [field_of(key if not key.endswith(".") else f"{key}x", "set").mask for key in KEYS]
+    assert len(set(masks)) == len(KEYS)
