@@ -170,6 +170,7 @@ class Cluster:
             self.writer,
             lambda: self.federation.mount,
             self.server_id,
+            lambda: self.unconfirmed_seconds() or 0.0,
         )
 
     # -- life ------------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ class KafkaConfig:
     """Topics that are changed in Kafka in a second, where armed."""
     mend: bool = False
     """What somebody else changed where kdir pushes is changed back."""
+    acl_limit: int = 2_000
+    """ACLs that Kafka is to have, whoever made them."""
 
 
 def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | None:
@@ -63,6 +65,9 @@ def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | No
                 "ceiling", aspect, f"of {', '.join(ASPECTS)}, or observe alone, would be right"
             )
     sweep = table.above_zero("sweep_seconds", 30.0, "a number of seconds")
+    acl_limit = table.above_zero("acl_limit", 2_000, "a whole number of ACLs")
+    if acl_limit != int(acl_limit):
+        table.fail("acl_limit", acl_limit, "a whole number of ACLs above 0 would be right")
     rate = table.above_zero("changes_per_second", 500.0, "a number of topics")
     client = client_properties(table, base)
     config = KafkaConfig(
@@ -75,6 +80,7 @@ def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | No
         sweep_seconds=sweep,
         changes_per_second=rate,
         mend=table.flag("mend"),
+        acl_limit=int(acl_limit),
     )
     table.done()
     return config

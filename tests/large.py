@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from directory.codec import ProtoCodec
+from directory.kafka.acl import Binding
 from directory.kafka.contract import (
+    AclView,
     AlreadySo,
     Alteration,
     Done,
@@ -186,6 +188,19 @@ class FakeKafka:
         raise AssertionError("nothing here is armed")
 
     def grow(self, partitions: Mapping[str, int], still: Still = always) -> Mapping[str, Outcome]:
+        raise AssertionError("nothing here is armed")
+
+    def acls(self) -> AclView:
+        raise AssertionError("nothing here is armed")
+
+    def add_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
+        raise AssertionError("nothing here is armed")
+
+    def remove_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
         raise AssertionError("nothing here is armed")
 
     def close(self) -> None:

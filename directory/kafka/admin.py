@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from directory.kafka.acl import Binding
+from directory.kafka.acl_admin import AclCalls
 from directory.kafka.client_properties import OWN
 from directory.kafka.contract import (
+    AclView,
     AlreadySo,
     Alteration,
     Done,
@@ -98,6 +101,9 @@ class ConfluentAdmin:
         self._client: AdminClient | None = None
         self._made_at = 0.0
         self._last_words = ""
+        self._acls = AclCalls(
+            self._asking, self._wait, self._failure, timeout_seconds, self._bootstrap, clock
+        )
 
     def cluster_id(self) -> str:
         with self._asking() as client:
@@ -255,6 +261,19 @@ class ConfluentAdmin:
                     outcomes[name] = self._outcome(future, already=_NO_CODE)
         return outcomes
 
+    def acls(self) -> AclView:
+        return self._acls.all()
+
+    def add_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
+        return self._acls.add(bindings, still)
+
+    def remove_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
+        return self._acls.remove(bindings, still)
+
     def close(self) -> None:
         self._client = None
 
@@ -332,14 +351,14 @@ class ConfluentAdmin:
             self._wait(future)
         except KafkaException as raised:
             error = raised.args[0]
-            if error.code() == already:
-                return AlreadySo()
-            if _is_passing(error):
-                return Unknown(error.str())
-            return Refused(error.str())
+            return AlreadySo() if error.code() == already else self._failure(error)
         except TimeoutError:
             return Unknown("no answer")
         return Done()
+
+    @staticmethod
+    def _failure(error: KafkaError) -> Outcome:
+        return Unknown(error.str()) if _is_passing(error) else Refused(error.str())
 
     def _error(self, error: KafkaError, client: AdminClient) -> KafkaRefused | KafkaUnavailable:
         if _is_passing(error):

@@ -15,6 +15,7 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Final
 
+from directory.kafka.acl import Binding
 from directory.kafka.pushed import NOTHING_PUSHED, Push, Pushed
 from directory.kafka.settings import CONFIGS
 from directory.namespace.entry import NO_POLICIES, Directory, Policies, Provision, Topic
@@ -62,6 +63,10 @@ class KafkaCall:
     """What Kafka has now; None = its default."""
     after: str | None
     """None: back to the default."""
+    binding: Binding | None = None
+    """The ACL, where it is about one."""
+    takeover: bool = False
+    """It closes what was open to all, and is made only where that was said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,13 +387,17 @@ class _Judging:
 
 def plan_hash(path: Path, aspect: str, calls: Iterable[KafkaCall]) -> str:
     """The name of a plan: of its path, its aspect and each of its calls, in order."""
-    rows = [[one.operation, one.resource, one.key, one.before, one.after] for one in calls]
-    return _hash([str(path), aspect, rows])
+    return _hash([str(path), aspect, [_row(one) for one in calls]])
 
 
 def calls_hash(calls: Iterable[KafkaCall]) -> str:
     """The name of calls, whatever Kafka has before them."""
     return _hash([[one.operation, one.resource, one.key, one.after] for one in calls])
+
+
+def _row(call: KafkaCall) -> list[object]:
+    row: list[object] = [call.operation, call.resource, call.key, call.before, call.after]
+    return row if call.binding is None else [*row, call.takeover]
 
 
 def _hash(word: object) -> str:
@@ -412,6 +421,8 @@ def what_changed(before: Iterable[KafkaCall], now: Iterable[KafkaCall]) -> str:
 def _told(call: KafkaCall | None) -> str:
     if call is None:
         return "no call"
+    if call.binding is not None:
+        return call.operation
     return f"{_shown(call.before)} → {_shown(call.after)}"
 
 

@@ -9,21 +9,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from directory.federation import facts
 from directory.kafka import arming
+from directory.kafka.acl_planning import AclPlan, plan_acls
+from directory.kafka.acl_records import ACL_BASIS
+from directory.kafka.acl_wishes import Start
 from directory.kafka.arming import Found, KafkaCall, Rules, Subject
-from directory.kafka.contract import Refused, Seen
+from directory.kafka.contract import KafkaAdmin, Refused, Seen
 from directory.kafka.desk import Desk
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.inheritance import basis_of, missing_word
 from directory.kafka.pushed import BASIS, Mark, mark_of, pushed_of
-from directory.kafka.settings import CONFIGS, CREATE, DELETE
+from directory.kafka.settings import ACLS, CONFIGS
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Directory, Kind, Topic
 from directory.namespace.fields import ASPECTS
@@ -37,7 +40,6 @@ from resolver.errors import (
     KafkaRefused,
     KafkaReplaced,
     NotReady,
-    Unimplemented,
     VanishGuard,
 )
 from resolver.path import Path
@@ -48,6 +50,8 @@ _log = logging.getLogger(__name__)
 
 _PLANS: Final = 16
 """So many plans are remembered, to say what changed since one of them."""
+_BASES: Final = {CONFIGS: BASIS, ACLS: ACL_BASIS}
+"""The aspects that are pushed, and where it is kept what that stood on."""
 _BATCH: Final = 1_000
 _ANSWER_SECONDS: Final = 1.0
 """So much of a request's time is kept for its answer."""
@@ -64,6 +68,8 @@ class Planned:
     entry: Directory | Topic
     place: tuple[int, str] | None
     """Of a topic."""
+    acls: AclPlan | None = None
+    """Of the aspect ``acls``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +91,19 @@ class Armory:
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, tuple[KafkaCall, ...]] = OrderedDict()
 
-    def plan(self, path: Path, aspect: str) -> Planned:
+    def plan(self, path: Path, aspect: str, *, takeover: bool = False) -> Planned:
         """The exact calls that arming an aspect at a path would make now; asks Kafka, changes
-        nothing.
+        nothing. ``takeover``, of ACLs: also those that close what is open to all.
 
         Raises:
             InvalidArgument: no such aspect.
             Absent: no directory and no topic there.
             AboveCeiling: the server's config does not allow it.
             NotReady: what is inherited is not known.
+            LimitExceeded: there would be more ACLs than the server's config allows.
             KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
         """
-        planned = self._plan(self._desk.latest(), path, aspect)
+        planned = self._plan(self._desk.latest(), path, aspect, takeover)
         with self._lock:
             self._plans[planned.plan] = planned.calls
             while len(self._plans) > _PLANS:
@@ -109,6 +116,7 @@ class Armory:
         aspect: str,
         plan: str,
         *,
+        takeover: bool = False,
         principal: str = "",
         request_id: str = "",
         timeout_seconds: float = 10.0,
@@ -126,7 +134,7 @@ class Armory:
         known = mark_of(snapshot, aspect, entry.entry_id)
         if known is not None and plan and known.plan == plan and _says(entry, aspect):
             return self._wait_for(known, deadline)  # the same request, asked again
-        now = self._plan(snapshot, path, aspect)
+        now = self._plan(snapshot, path, aspect, takeover)
         if now.plan != plan:
             raise EtagMismatch(self._other(path, aspect, plan, now), path=path, etag=now.plan)
         mark = Mark(
@@ -135,12 +143,14 @@ class Armory:
             place=now.place,
             plan=plan,
             calls=len(now.calls),
-            pending=aspect == CONFIGS,
+            pending=aspect in _BASES,
             basis=basis_of(snapshot, self._desk.mount()),
+            takeover=takeover,
+            physical_name=entry.physical_name if isinstance(entry, Topic) else "",
         )
         writes: list[Write] = [mark.to_put()]
-        if aspect == CONFIGS and snapshot.fact(BASIS) is None:
-            writes.append(Put(BASIS, mark.basis.encode()))
+        if aspect in _BASES and snapshot.fact(_BASES[aspect]) is None:
+            writes.append(Put(_BASES[aspect], mark.basis.encode()))
         self._commit(snapshot, path, now, mark, writes, principal, request_id, deadline)
         _log.info(
             "%s: %s armed %s at %s by plan %s, %d calls",
@@ -177,7 +187,10 @@ class Armory:
         if before is None:
             changed = f"it would make {len(now.calls)} calls now"
         else:
-            changed = arming.what_changed(before, now.calls) or "its path or aspect was another"
+            changed = (
+                arming.what_changed(before, now.calls)
+                or "its path, its aspect or --takeover was another"
+            )
         return (
             f"plan {plan} is not what would be done now: {changed}; nothing was changed; read it "
             f"anew: kdir arm {path} --aspect {aspect}"
@@ -197,13 +210,44 @@ class Armory:
 
     # -- the plan ------------------------------------------------------------------------------
 
-    def _plan(self, snapshot: Snapshot, path: Path, aspect: str) -> Planned:
+    def _plan(self, snapshot: Snapshot, path: Path, aspect: str, takeover: bool) -> Planned:  # noqa: FBT001
         self._check(snapshot, aspect)
+        if takeover and aspect != ACLS:
+            raise InvalidArgument("takeover: is about acls, and no other aspect", field="takeover")
         entry, place = self._found(snapshot, path)
+        if aspect == ACLS:
+            return self._plan_acls(snapshot, path, entry, place, takeover)
         # Kafka is asked for topics to be made or deleted when somebody asks for it, by path:
         # nothing waits there that arming could set off.
         calls = self._calls(snapshot, entry, place) if aspect == CONFIGS else ()
         return Planned(arming.plan_hash(path, aspect, calls), calls, entry, place)
+
+    def _plan_acls(
+        self,
+        snapshot: Snapshot,
+        path: Path,
+        entry: Directory | Topic,
+        place: tuple[int, str] | None,
+        takeover: bool,  # noqa: FBT001
+    ) -> Planned:
+        settings = self._desk.settings
+        most = settings.grants_max_age_seconds
+        with self._asking(snapshot) as admin:
+            found = plan_acls(
+                admin,
+                snapshot,
+                self._desk.mount(),
+                Start(entry.entry_id) if place is None else Start(*place),
+                entry.entry_id,
+                takeover=takeover,
+                expired=most is not None and self._desk.unconfirmed_seconds() > most,
+                limit=settings.acl_limit,
+            )
+        # The same calls may be needed again later: that is another plan then.
+        known = mark_of(snapshot, ACLS, entry.entry_id)
+        aspect = f"{ACLS}, takeover: {takeover}, after: {'' if known is None else known.plan}"
+        plan = arming.plan_hash(path, aspect, found.calls)
+        return Planned(plan, found.calls, entry, place, found)
 
     def _check(self, snapshot: Snapshot, aspect: str) -> None:
         if aspect not in ASPECTS:
@@ -211,8 +255,6 @@ class Armory:
                 f"aspect: found {aspect!r}; one of {', '.join(ASPECTS)} would be right",
                 field="aspect",
             )
-        if aspect not in {CONFIGS, CREATE, DELETE}:
-            raise Unimplemented(f"this version does not manage {aspect} in Kafka")
         if aspect not in self._desk.settings.ceiling:
             raise AboveCeiling(
                 f"the config of cluster {self._desk.cluster} does not allow kdir to change "
@@ -271,16 +313,8 @@ class Armory:
 
     def _look(self, snapshot: Snapshot, subjects: Sequence[Subject]) -> Mapping[str, Found]:
         """Those topics as Kafka has them now, where it has the very ones."""
-        pinned = KafkaFacts.of(snapshot).pinned
         found: dict[str, Found] = {}
-        with closing(self._desk.admin()) as admin:
-            seen_id = admin.cluster_id()
-            if seen_id != pinned:
-                raise KafkaReplaced(
-                    f"another Kafka cluster answers: {seen_id}; this directory belongs to {pinned}",
-                    pinned=pinned,
-                    seen=seen_id,
-                )
+        with self._asking(snapshot) as admin:
             for start in range(0, len(subjects), _BATCH):
                 batch = subjects[start : start + _BATCH]
                 names = [one.topic.physical_name for one in batch]
@@ -294,6 +328,20 @@ class Armory:
                     if isinstance(seen, Seen) and same and seen.topic_id and have is not None:
                         found[name] = Found(have, seen.partitions)
         return found
+
+    @contextmanager
+    def _asking(self, snapshot: Snapshot) -> Iterator[KafkaAdmin]:
+        """A connection to the very Kafka that is pinned."""
+        pinned = KafkaFacts.of(snapshot).pinned
+        with closing(self._desk.admin()) as admin:
+            seen_id = admin.cluster_id()
+            if seen_id != pinned:
+                raise KafkaReplaced(
+                    f"another Kafka cluster answers: {seen_id}; this directory belongs to {pinned}",
+                    pinned=pinned,
+                    seen=seen_id,
+                )
+            yield admin
 
 
 def _says(entry: Directory | Topic, aspect: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isinf
 from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import admin_pb2, entry_pb2
@@ -49,6 +50,7 @@ def settings_of(config: KafkaConfig) -> KafkaSettings:
         sweep_seconds=config.sweep_seconds,
         changes_per_second=config.changes_per_second,
         mend=config.mend,
+        acl_limit=config.acl_limit,
         properties=config.client.read,
     )
 
@@ -60,6 +62,7 @@ def reconciler_of(
     writer: Writer,
     mount: Callable[[], Path],
     server_id: str,
+    unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
 ) -> Reconciler:
     """The reconciler of a cluster that has a Kafka; not started.
 
@@ -68,7 +71,12 @@ def reconciler_of(
     """
     if config.kafka is None:
         raise ValueError(f"cluster {config.cluster} has no Kafka")
-    settings = replace(settings_of(config.kafka), has_parent=bool(config.parent))
+    most = config.limits.grants_max_age
+    settings = replace(
+        settings_of(config.kafka),
+        has_parent=bool(config.parent),
+        grants_max_age_seconds=None if isinf(most) else most,
+    )
 
     def admin() -> ConfluentAdmin:
         return ConfluentAdmin(
@@ -78,7 +86,15 @@ def reconciler_of(
         )
 
     return Reconciler(
-        config.cluster, store, replica, writer, mount, settings, admin, candidate=server_id
+        config.cluster,
+        store,
+        replica,
+        writer,
+        mount,
+        settings,
+        admin,
+        candidate=server_id,
+        unconfirmed_seconds=unconfirmed_seconds,
     )
 
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
+from directory.kafka.acl import Binding
+
 __all__ = [
+    "AclView",
     "AlreadySo",
     "Alteration",
     "Done",
@@ -103,6 +106,20 @@ def always() -> None:
     """A ``Still`` that has no objections."""
 
 
+@dataclass(frozen=True, slots=True)
+class AclView:
+    """All ACLs that Kafka shows, at about one moment."""
+
+    bindings: frozenset[Binding]
+    """Of topics, groups and transactional ids, with operations that are known here."""
+    count: int
+    """Of all."""
+    open_to_all: bool
+    """What has no ACL is everybody's (``allow.everyone.if.no.acl.found``), or may be: brokers show
+    that the setting is there, and not its value.
+    """
+
+
 class KafkaAdmin(Protocol):
     """What the reconciler needs of Kafka. Used by one thread.
 
@@ -138,6 +155,21 @@ class KafkaAdmin(Protocol):
 
     def grow(self, partitions: Mapping[str, int], still: Still = always) -> Mapping[str, Outcome]:
         """Gives topics more partitions, so many in all; each has its own outcome."""
+
+    def acls(self) -> AclView:
+        """All ACLs. An authorizer that is off, or that does not let them be read, is
+        ``KafkaRefused``, since both would look like none.
+        """
+
+    def add_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
+        """Adds ACLs, many in one request; each has its own outcome. One that is there is done."""
+
+    def remove_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
+        """Removes exactly these ACLs; each has its own outcome."""
 
     def close(self) -> None:
         """Ends all connections; the next call opens new ones."""

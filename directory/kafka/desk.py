@@ -34,4 +34,6 @@ class Desk:
     """Monotonic seconds."""
     now: Callable[[], float] = time.time
     """Unix seconds, for people."""
+    unconfirmed_seconds: Callable[[], float] = lambda: 0.0
+    """For how long no parent has confirmed what is inherited."""
     sleep: Callable[[float], object] = time.sleep

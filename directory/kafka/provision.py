@@ -113,6 +113,8 @@ class Provisioner:
     new_attempt: Callable[[], str]
     sleep: Callable[[float], object]
     clock: Callable[[], float] = time.monotonic
+    prepare: Callable[[Sequence[Recorded]], Mapping[str, str]] = lambda _: {}
+    """Makes what has to be there before topics are; why some have to wait, by physical name."""
 
     # -- creating --------------------------------------------------------------------------------
 
@@ -164,6 +166,12 @@ class Provisioner:
         """Ask Kafka for topics that it does not have: (made, refused with its words, unclear)."""
         tried_before = {one.topic.entry_id for one in absent if one.topic.provision_attempt}
         attempted, unclear = self._attempt(absent)
+        waits = self.prepare(attempted) if attempted else {}
+        for one in attempted:
+            if words := waits.get(one.topic.physical_name):
+                self._wait_said(one, words)
+                unclear.append(one)
+        attempted = [one for one in attempted if one.topic.physical_name not in waits]
         made: list[Recorded] = []
         refused: list[tuple[Recorded, str]] = []
         if not attempted:

@@ -169,6 +169,10 @@ class Mark:
     """What the plan stood on. What waited for an operator is released by it, and only by it."""
     message: str = ""
     """What did not go as planned."""
+    takeover: bool = False
+    """Of ``acls``: what was open to all is closed to all but those who are granted something."""
+    physical_name: str = ""
+    """Of a topic: its name in Kafka, by which it is found wherever it moves."""
 
     @property
     def key(self) -> bytes:
@@ -185,6 +189,8 @@ class Mark:
             "pending": self.pending,
             "basis": self.basis,
             "message": self.message,
+            "takeover": self.takeover,
+            "physical_name": self.physical_name,
         }
         return Put(self.key, json.dumps(value).encode())
 
@@ -226,6 +232,8 @@ def _mark(aspect: str, entry_id: int, value: bytes) -> Mark:
             pending=bool(found["pending"]),
             basis=str(found["basis"]),
             message=str(found["message"]),
+            takeover=bool(found.get("takeover")),
+            physical_name=str(found.get("physical_name", "")),
         )
     except (ValueError, KeyError, TypeError):
         # A newer server's, perhaps: the entry is armed, and nothing is released by it.

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from directory.kafka import walk
+from directory.kafka.acl_pushing import AclPusher
 from directory.kafka.armory import Armory
 from directory.kafka.backlog import Backlog
 from directory.kafka.census import CensusTaker
@@ -80,6 +81,7 @@ class Reconciler:
         sleep: waits so many seconds, or shorter when the reconciler is to stop.
         candidate: by what name it stands for election; a server's id, so that others can say which.
         chance: for jitter.
+        unconfirmed_seconds: for how long no parent has confirmed what is inherited.
     """
 
     def __init__(  # noqa: PLR0913 - what it is made of, and what a test replaces
@@ -97,6 +99,7 @@ class Reconciler:
         sleep: Callable[[float], object] | None = None,
         chance: random.Random | None = None,
         candidate: str = "",
+        unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._cluster = cluster_name
         self._store = store
@@ -107,13 +110,23 @@ class Reconciler:
         self._open_admin = admin
         self._clock = clock
         self._now = now
-        desk = Desk(cluster_name, store.limits, self._latest, writer, mount, settings, admin)
+        desk = Desk(
+            cluster_name,
+            store.limits,
+            self._latest,
+            writer,
+            mount,
+            settings,
+            admin,
+            unconfirmed_seconds=unconfirmed_seconds,
+        )
         self._operations = Operations(desk)
         self.armory = Armory(desk)
         """For the services, in any thread."""
         self._stopping = threading.Event()
         self._sleep = sleep or self._stopping.wait
         self._chance = chance or random.Random()
+        self._unconfirmed = unconfirmed_seconds
         self._candidate = candidate or f"{cluster_name}-{secrets.token_hex(4)}"
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -164,13 +177,13 @@ class Reconciler:
         if term is None:
             self._wake.set()
             return
-        pushes = term.pusher.hint(applied)
+        pushed = [one.hint(applied) for one in term.pushers]  # each has to hear of it
         if applied.reloaded:
             term.sweeper.due = 0.0
             self._wake.set()
         elif (
             term.worklist.hint(applied.writes)
-            or pushes
+            or any(pushed)
             or any(write.key.startswith(LARGE_CHANGE) for write in applied.writes)
         ):
             self._wake.set()
@@ -211,15 +224,15 @@ class Reconciler:
             return None
         _log.info("%s: this server is the reconciler", self._cluster)
         settling = Settling(self._clock)
+        cluster, settings, latest, mount = self._cluster, self._settings, self._latest, self._mount
         commits = TopicCommits(self._writer, self._store.limits, leadership)
         return Term(
             leadership,
             commits,
-            Sweeper(
-                self._cluster, self._settings, self._latest, self._mount, settling, self._clock
-            ),
+            Sweeper(cluster, settings, latest, mount, settling, self._clock),
             settling,
-            Pusher(self._cluster, self._settings, commits, self._latest, self._mount, self._clock),
+            Pusher(cluster, settings, commits, latest, mount, self._clock),
+            AclPusher(cluster, settings, commits, latest, mount, self._unconfirmed, self._clock),
             self._chance,
             self._clock,
         )
@@ -314,6 +327,7 @@ class Reconciler:
             settling=term.settling,
             new_attempt=lambda: secrets.token_hex(8),
             sleep=self._sleep,
+            prepare=lambda topics: term.acl_pusher.prepare(topics, admin),
         )
         # What a new topic is made with is partly inherited: "not known" is not "nothing".
         missing = missing_word(snapshot, has_parent=self._settings.has_parent)
@@ -324,10 +338,13 @@ class Reconciler:
 
     def _push(self, term: Term, admin: KafkaAdmin) -> None:
         """A part of what is to be pushed below armed directories."""
-        due, held = term.pusher.next_due(), KafkaFacts.of(self._latest())
-        if due is None or due > self._clock() or held.stop is not None or not held.pinned:
+        held = KafkaFacts.of(self._latest())
+        if held.stop is not None or not held.pinned:
             return
-        term.pusher.push(admin)
+        for one in term.pushers:
+            due = one.next_due()
+            if due is not None and due <= self._clock():
+                one.push(admin)
 
     def _seconds_until_due(self, term: Term) -> float:
         due = term.sweeper.due
@@ -335,7 +352,7 @@ class Reconciler:
         waits = term.sweeper.backlog is not None or self._operations.under_way()
         if waits and held.stop is None and held.pinned:
             due = 0.0
-        for waiting in (term.worklist.next_due(), term.pusher.next_due()):
+        for waiting in (term.worklist.next_due(), *(one.next_due() for one in term.pushers)):
             if waiting is not None and held.stop is None and held.pinned:
                 due = min(due, waiting)
         return max(0.0, max(due, term.kafka_due) - self._clock())

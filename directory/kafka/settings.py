@@ -11,8 +11,9 @@ from typing import Final
 
 from directory.namespace.mapping import MappingRule, split_on
 
-__all__ = ["CONFIGS", "CREATE", "DELETE", "KafkaSettings", "KafkaStatus"]
+__all__ = ["ACLS", "CONFIGS", "CREATE", "DELETE", "KafkaSettings", "KafkaStatus"]
 
+ACLS: Final = "acls"
 CREATE: Final = "create"
 CONFIGS: Final = "configs"
 DELETE: Final = "delete"
@@ -44,6 +45,10 @@ class KafkaSettings:
     """Topics that are changed in Kafka in a second, where armed: its controller serves others."""
     mend: bool = False
     """What somebody else changed below an armed directory is changed back."""
+    acl_limit: int = 2_000
+    """So many ACLs Kafka is to have, whoever made them: each costs every broker."""
+    grants_max_age_seconds: float | None = None
+    """An inherited allow ends when no parent confirmed it for so long; None = never."""
     has_parent: bool = False
     """The config names a parent: what it hands down must be known before anything depends on it."""
 
@@ -69,3 +74,7 @@ class KafkaStatus:
     leader: bool = False
     waiting_count: int = 0
     contested_count: int = 0
+    acl_count: int = 0
+    acl_waiting_count: int = 0
+    acl_refused_count: int = 0
+    acl_lost_count: int = 0

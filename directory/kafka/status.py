@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from directory.kafka.acl_records import acl_counts
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.pushed import topics_attended
 from directory.kafka.settings import KafkaStatus
@@ -19,6 +20,7 @@ def counted_in(snapshot: Snapshot, census: Census, ceiling: tuple[str, ...]) -> 
     """What any server of the cluster can say."""
     held = KafkaFacts.of(snapshot)
     waiting, contested = topics_attended(snapshot)
+    acls = acl_counts(snapshot)
     return KafkaStatus(
         pinned_cluster_id=held.pinned,
         message="this server is not the elected reconciler: another one knows",
@@ -29,6 +31,10 @@ def counted_in(snapshot: Snapshot, census: Census, ceiling: tuple[str, ...]) -> 
         drift_count=census.drifting,
         waiting_count=waiting,
         contested_count=contested,
+        acl_count=acls.pushed,
+        acl_waiting_count=acls.waiting,
+        acl_refused_count=acls.refused,
+        acl_lost_count=acls.lost,
     )
 
 
@@ -41,7 +47,7 @@ def told_by_leader(counted: KafkaStatus, term: Term, health: Health, now: float)
         reachable=health.reachable,
         seen_cluster_id=health.seen_id,
         message=(
-            term.sweeper.note or term.pusher.note
+            term.sweeper.note or term.pusher.note or term.acl_pusher.note
             if health.reachable
             else f"since {since}: {health.words}"
         ),

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from directory.kafka.acl_pushing import AclPusher
 from directory.kafka.commits import TopicCommits
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.provision import Settling
@@ -40,6 +41,7 @@ class Term:
         sweeper: Sweeper,
         settling: Settling,
         pusher: Pusher,
+        acl_pusher: AclPusher,
         chance: random.Random,
         clock: Callable[[], float],
     ) -> None:
@@ -48,6 +50,7 @@ class Term:
         self.sweeper = sweeper
         self.settling = settling
         self.pusher = pusher
+        self.acl_pusher = acl_pusher
         self.worklist = Worklist(clock, chance)
         self.retry = Backoff(chance)
         self.seen = False
@@ -55,6 +58,11 @@ class Term:
         self.kafka_due = 0.0
         """Not before: it was away."""
         self.admin: KafkaAdmin | None = None
+
+    @property
+    def pushers(self) -> tuple[Pusher, AclPusher]:
+        """Those who change in Kafka what is armed."""
+        return self.pusher, self.acl_pusher
 
     def close_admin(self) -> None:
         """Begin with new connections the next time."""

@@ -13,7 +13,9 @@ from directory.cluster import Cluster
 from directory.federation import facts
 from directory.federation.federation import unix_ms
 from directory.kafka.inheritance import missing_word
+from directory.kafka.plan_messages import planned_to_proto
 from directory.kafka.pushed import attention
+from directory.kafka.settings import ACLS
 from directory.namespace.budget import Budget
 from directory.namespace.entry import Directory, Kind, Policies, Stamp, Topic
 from directory.namespace.fields import apply_changes
@@ -79,22 +81,10 @@ class PolicyService(Service):
         """The exact calls that arming would make."""
         path = Path.parse(request.path)
         cluster = self._hosting.owner_of(path)
-        self._hosting.guarding.require(cluster, Operation.ALTER_CONFIGS, path, call)
+        self._hosting.guarding.require(cluster, _right_to_arm(request.aspect), path, call)
         call.check()
-        planned = _armory(cluster).plan(path, request.aspect)
-        return policies_pb2.PlanArmingResponse(
-            plan_hash=planned.plan,
-            calls=[
-                policies_pb2.KafkaCall(
-                    operation=one.operation,
-                    resource=one.resource,
-                    key=one.key,
-                    before=one.before,
-                    after=one.after,
-                )
-                for one in planned.calls
-            ],
-        )
+        planned = _armory(cluster).plan(path, request.aspect, takeover=request.takeover)
+        return planned_to_proto(planned)
 
     def arm(self, request: policies_pb2.ArmRequest, call: Call) -> policies_pb2.ArmResponse:
         """Arms by a plan that was read, and waits for its calls to be made."""
@@ -104,11 +94,12 @@ class PolicyService(Service):
                 "plan_hash: empty; what PlanArming answered would be right", field="plan_hash"
             )
         cluster = self._hosting.owner_of(path)
-        self._hosting.guarding.require(cluster, Operation.ALTER_CONFIGS, path, call)
+        self._hosting.guarding.require(cluster, _right_to_arm(request.aspect), path, call)
         armed = _armory(cluster).arm(
             path,
             request.aspect,
             request.plan_hash,
+            takeover=request.takeover,
             principal=call.principal,
             request_id=request.request_id,
             timeout_seconds=call.seconds_left(),
@@ -150,6 +141,10 @@ class PolicyService(Service):
             response.values.append(_value(one, observed, noted))
         response.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
         return response
+
+
+def _right_to_arm(aspect: str) -> Operation:
+    return Operation.ALTER if aspect == ACLS else Operation.ALTER_CONFIGS
 
 
 def _found(

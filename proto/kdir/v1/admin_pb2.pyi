@@ -155,7 +155,7 @@ class ParentStatus(_message.Message):
     def __init__(self, configured: _Optional[bool] = ..., linked: _Optional[bool] = ..., message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., last_heard_seconds: _Optional[float] = ..., unmounted: _Optional[bool] = ..., standby: _Optional[bool] = ..., detached: _Optional[str] = ..., untold: _Optional[str] = ...) -> None: ...
 
 class KafkaStatus(_message.Message):
-    __slots__ = ("pinned_cluster_id", "seen_cluster_id", "reachable", "message", "last_sweep_seconds", "ceiling", "stopped", "pending_count", "missing_count", "drift_count", "leader", "waiting_count", "contested_count")
+    __slots__ = ("pinned_cluster_id", "seen_cluster_id", "reachable", "message", "last_sweep_seconds", "ceiling", "stopped", "pending_count", "missing_count", "drift_count", "leader", "waiting_count", "contested_count", "acl_count", "acl_waiting_count", "acl_refused_count", "acl_lost_count")
     PINNED_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SEEN_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     REACHABLE_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +169,10 @@ class KafkaStatus(_message.Message):
     LEADER_FIELD_NUMBER: _ClassVar[int]
     WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ACL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ACL_WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ACL_REFUSED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ACL_LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
     pinned_cluster_id: str
     seen_cluster_id: str
     reachable: bool
@@ -182,7 +186,11 @@ class KafkaStatus(_message.Message):
     leader: bool
     waiting_count: int
     contested_count: int
-    def __init__(self, pinned_cluster_id: _Optional[str] = ..., seen_cluster_id: _Optional[str] = ..., reachable: _Optional[bool] = ..., message: _Optional[str] = ..., last_sweep_seconds: _Optional[float] = ..., ceiling: _Optional[_Iterable[str]] = ..., stopped: _Optional[str] = ..., pending_count: _Optional[int] = ..., missing_count: _Optional[int] = ..., drift_count: _Optional[int] = ..., leader: _Optional[bool] = ..., waiting_count: _Optional[int] = ..., contested_count: _Optional[int] = ...) -> None: ...
+    acl_count: int
+    acl_waiting_count: int
+    acl_refused_count: int
+    acl_lost_count: int
+    def __init__(self, pinned_cluster_id: _Optional[str] = ..., seen_cluster_id: _Optional[str] = ..., reachable: _Optional[bool] = ..., message: _Optional[str] = ..., last_sweep_seconds: _Optional[float] = ..., ceiling: _Optional[_Iterable[str]] = ..., stopped: _Optional[str] = ..., pending_count: _Optional[int] = ..., missing_count: _Optional[int] = ..., drift_count: _Optional[int] = ..., leader: _Optional[bool] = ..., waiting_count: _Optional[int] = ..., contested_count: _Optional[int] = ..., acl_count: _Optional[int] = ..., acl_waiting_count: _Optional[int] = ..., acl_refused_count: _Optional[int] = ..., acl_lost_count: _Optional[int] = ...) -> None: ...
 
 class MappingRule(_message.Message):
     __slots__ = ("match", "split_on", "into", "strip_prefix", "ignore")

@@ -169,46 +169,84 @@ class GetEffectivePoliciesResponse(_message.Message):
     def __init__(self, values: _Optional[_Iterable[_Union[EffectiveValue, _Mapping]]] = ..., ancestors: _Optional[_Iterable[_Union[AncestorPosition, _Mapping]]] = ..., topics_changed: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
 
 class PlanArmingRequest(_message.Message):
-    __slots__ = ("path", "aspect")
+    __slots__ = ("path", "aspect", "takeover")
     PATH_FIELD_NUMBER: _ClassVar[int]
     ASPECT_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVER_FIELD_NUMBER: _ClassVar[int]
     path: str
     aspect: str
-    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ...) -> None: ...
+    takeover: bool
+    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., takeover: _Optional[bool] = ...) -> None: ...
 
 class PlanArmingResponse(_message.Message):
-    __slots__ = ("plan_hash", "calls")
+    __slots__ = ("plan_hash", "calls", "acl_counts")
     PLAN_HASH_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
+    ACL_COUNTS_FIELD_NUMBER: _ClassVar[int]
     plan_hash: str
     calls: _containers.RepeatedCompositeFieldContainer[KafkaCall]
-    def __init__(self, plan_hash: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[KafkaCall, _Mapping]]] = ...) -> None: ...
+    acl_counts: AclCounts
+    def __init__(self, plan_hash: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[KafkaCall, _Mapping]]] = ..., acl_counts: _Optional[_Union[AclCounts, _Mapping]] = ...) -> None: ...
+
+class AclCounts(_message.Message):
+    __slots__ = ("before", "after", "limit")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    before: int
+    after: int
+    limit: int
+    def __init__(self, before: _Optional[int] = ..., after: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class KafkaCall(_message.Message):
-    __slots__ = ("operation", "resource", "key", "before", "after")
+    __slots__ = ("operation", "resource", "key", "before", "after", "acl", "takeover")
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVER_FIELD_NUMBER: _ClassVar[int]
     operation: str
     resource: str
     key: str
     before: str
     after: str
-    def __init__(self, operation: _Optional[str] = ..., resource: _Optional[str] = ..., key: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+    acl: AclBinding
+    takeover: bool
+    def __init__(self, operation: _Optional[str] = ..., resource: _Optional[str] = ..., key: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ..., acl: _Optional[_Union[AclBinding, _Mapping]] = ..., takeover: _Optional[bool] = ...) -> None: ...
+
+class AclBinding(_message.Message):
+    __slots__ = ("resource_type", "pattern_type", "resource_name", "principal", "host", "operation", "permission_type")
+    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_TYPE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    resource_type: str
+    pattern_type: str
+    resource_name: str
+    principal: str
+    host: str
+    operation: str
+    permission_type: str
+    def __init__(self, resource_type: _Optional[str] = ..., pattern_type: _Optional[str] = ..., resource_name: _Optional[str] = ..., principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[str] = ..., permission_type: _Optional[str] = ...) -> None: ...
 
 class ArmRequest(_message.Message):
-    __slots__ = ("path", "aspect", "plan_hash", "request_id")
+    __slots__ = ("path", "aspect", "plan_hash", "request_id", "takeover")
     PATH_FIELD_NUMBER: _ClassVar[int]
     ASPECT_FIELD_NUMBER: _ClassVar[int]
     PLAN_HASH_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVER_FIELD_NUMBER: _ClassVar[int]
     path: str
     aspect: str
     plan_hash: str
     request_id: str
-    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., plan_hash: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    takeover: bool
+    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., plan_hash: _Optional[str] = ..., request_id: _Optional[str] = ..., takeover: _Optional[bool] = ...) -> None: ...
 
 class ArmResponse(_message.Message):
     __slots__ = ("calls_made", "token", "under_way", "message")

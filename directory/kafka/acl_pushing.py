@@ -1,0 +1,352 @@
+"""Pushes to Kafka the grants that hold below armed entries, for one elected reconciler's thread.
+
+Each round looks at all that is wished, on record and in Kafka, and does a part of what follows, at
+a rate that is a setting; so every step may be the last one of a process. Refuses to decide what is
+asked (``acl_judging.py``), to ask it (``acl_batch.py``), and to act while what is inherited is not
+known.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from directory.authorization.grant import ResourceKind
+from directory.federation import facts
+from directory.kafka.acl import Acl, Resource
+from directory.kafka.acl_batch import AclBatch, AclTally, Lately
+from directory.kafka.acl_judging import TAKEOVER, AclRules, AclVerdict
+from directory.kafka.acl_records import ACL_BASIS
+from directory.kafka.acl_survey import AclSurvey, FoundAcls, scope_of
+from directory.kafka.acl_wishes import start_of
+from directory.kafka.commits import TopicCommits
+from directory.kafka.compare import Recorded
+from directory.kafka.contract import KafkaAdmin
+from directory.kafka.facts import KafkaFacts
+from directory.kafka.inheritance import basis_of, missing_word
+from directory.kafka.pushed import ARMED, Mark, armed_anywhere, marks
+from directory.kafka.settings import ACLS, KafkaSettings
+from directory.namespace.entry import Directory, Topic
+from directory.namespace.keys import ENTRY, GRANTS, PARENT, parse_entry_key
+from directory.namespace.snapshot import Container, Snapshot
+from directory.namespace.tree import ROOT_KEY
+from directory.store.base import Put, Write
+from directory.store.replica import Applied
+from resolver.errors import KafkaRefused
+from resolver.path import Path
+
+__all__ = ["AclPusher"]
+
+_log = logging.getLogger(__name__)
+
+_BATCH: Final = 250
+"""ACLs that one step adds or removes."""
+_AGAIN_SECONDS: Final = 2.0
+"""Until what could not be finished is tried again."""
+_REFUSED_SECONDS: Final = 15.0
+"""Until a Kafka that keeps no ACLs, or does not let us change them, is asked again."""
+_SHARE: Final = 5
+"""A look that takes a second is taken every 5 s at most: others' wishes come in between."""
+_WORDS: Final = frozenset({facts.INHERITED_KEY, PARENT, facts.UNMOUNTED_KEY})
+_ARMED: Final = ARMED + b"acls/"
+_HEARD_SECONDS: Final = 1.0
+"""How often it is looked whether the parent was heard again."""
+
+
+@dataclass(slots=True)
+class _Release:
+    """An arming that is carried out."""
+
+    mark: Mark
+    resources: frozenset[Resource]
+    released: bool
+    """The plan was made on what holds now: its reader agreed to what waits."""
+    made: int = 0
+
+
+class AclPusher:
+    """For one leader. ``hint`` and ``next_due`` may be called from any thread, the rest by one.
+
+    Args:
+        latest: the newest snapshot, which holds what was committed before.
+        unconfirmed_seconds: for how long no parent has confirmed what is inherited.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        settings: KafkaSettings,
+        commits: TopicCommits,
+        latest: Callable[[], Snapshot],
+        mount: Callable[[], Path],
+        unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._commits = commits
+        self._latest = latest
+        self._mount = mount
+        self._unconfirmed = unconfirmed_seconds
+        self._clock = clock
+        self._lately = Lately(clock)
+        self._batch = AclBatch(cluster, commits, self._lately, clock)
+        # Who comes new into office looks at everything.
+        self._dirty = True
+        self._not_before = 0.0
+        self._look_at = math.inf
+        self._releases: dict[bytes, _Release] = {}
+        self.foreign: Mapping[Resource, frozenset[Acl]] = {}
+        """What Kafka had at the last look that is neither wished nor ours, of what is armed."""
+        self.note = ""
+        """Why nothing is pushed; empty = nothing is in the way."""
+
+    # -- what may want pushing -----------------------------------------------------------------
+
+    def hint(self, applied: Applied) -> bool:
+        """Note what a commit changed; whether that may want pushing."""
+        if ACLS not in self._settings.ceiling:
+            return False
+        if not applied.reloaded:
+            if not armed_anywhere(applied.after, ACLS):
+                return False
+            if not any(matters(applied, write) for write in applied.writes):
+                return False
+        self._dirty = True
+        return True
+
+    def next_due(self) -> float | None:
+        """When there is something to do, by the clock; None = nothing waits."""
+        if ACLS not in self._settings.ceiling:
+            return None
+        if self._dirty:
+            return self._not_before
+        return None if math.isinf(self._look_at) else self._look_at
+
+    # -- one step ------------------------------------------------------------------------------
+
+    def push(self, admin: KafkaAdmin) -> None:
+        """Do a part of what is due: at most so much as the rate allows.
+
+        Raises:
+            KafkaUnavailable, LeadershipLost, StoreUnavailable
+        """
+        self._dirty = False  # before the snapshot is taken: what comes later is noted again
+        snapshot = self._latest()
+        if not armed_anywhere(snapshot, ACLS):
+            self._look_at = math.inf
+            return
+        self.note = missing_word(snapshot, has_parent=self._settings.has_parent)
+        if self.note:
+            self._again(_AGAIN_SECONDS)
+            return
+        try:
+            self._round(snapshot, admin)
+        except KafkaRefused as reason:
+            if self.note != reason.message:
+                _log.warning("%s: no ACLs are pushed: %s", self._cluster, reason.message)
+            self.note = reason.message
+            self._again(_REFUSED_SECONDS)
+        except BaseException:
+            self._dirty = True
+            raise
+
+    def _again(self, seconds: float) -> None:
+        self._dirty = True
+        self._not_before = self._clock() + seconds
+
+    def prepare(self, topics: Sequence[Recorded], admin: KafkaAdmin) -> Mapping[str, str]:
+        """Make the ACLs of topics that are about to be made; why some of them have to wait, by
+        physical name.
+
+        Raises:
+            KafkaUnavailable, LeadershipLost, StoreUnavailable
+        """
+        snapshot = self._latest()
+        if ACLS not in self._settings.ceiling or not armed_anywhere(snapshot, ACLS):
+            return {}
+        named = {Resource(ResourceKind.TOPIC, one.topic.physical_name) for one in topics}
+        try:
+            return self._prepare(snapshot, named, admin)
+        except KafkaRefused as reason:
+            survey = self._survey(snapshot)
+            wished = named & survey.wishes.by_resource.keys()
+            return {one.name: f"its ACLs wait: {reason.message}" for one in wished}
+
+    def _prepare(
+        self, snapshot: Snapshot, named: set[Resource], admin: KafkaAdmin
+    ) -> Mapping[str, str]:
+        survey = self._survey(snapshot)
+        wished = survey.wishes.by_resource
+        waits = {one.name: _UNREADABLE for one in named & wished.keys() if not wished[one].known}
+        looked_at, view = self._clock(), admin.acls()
+        rules = AclRules(mend=self._settings.mend, open_to_all=view.open_to_all)
+        found = FoundAcls(self._lately.correct(view.bindings))
+        verdicts = survey.verdicts(found, lambda _: rules, named & wished.keys())
+        verdicts = _within_limit(verdicts, self._settings.acl_limit - view.count)
+        tally = self._batch.carry_out(verdicts, admin, looked_at)
+        for one in verdicts:
+            words = one.asked.waits or one.asked.refused or tally.undone.get(one.resource, "")
+            if words:
+                waits[one.resource.name] = f"its ACLs wait: {words}"
+        return waits
+
+    # -- one round -----------------------------------------------------------------------------
+
+    def _survey(self, snapshot: Snapshot) -> AclSurvey:
+        return AclSurvey(snapshot, self._mount(), expired=self._has_expired())
+
+    def _has_expired(self) -> bool:
+        most = self._settings.grants_max_age_seconds
+        return most is not None and self._unconfirmed() > most
+
+    def _round(self, snapshot: Snapshot, admin: KafkaAdmin) -> None:
+        started, mount = self._clock(), self._mount()
+        survey = self._survey(snapshot)
+        basis = basis_of(snapshot, mount)
+        self._take_releases(snapshot, mount, basis)
+        guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis
+        if survey.is_empty:
+            self._finish((), AclTally(), basis if guarded else "")
+            self._rest(started, 0)
+            return
+        # The last sweep is up to half a minute old, and now something may be changed.
+        if admin.cluster_id() != KafkaFacts.of(snapshot).pinned:
+            self._again(_AGAIN_SECONDS)
+            return
+        looked_at, view = self._clock(), admin.acls()
+
+        def rules_of(resource: Resource) -> AclRules:
+            release = [one for one in self._releases.values() if resource in one.resources]
+            return AclRules(
+                mend=self._settings.mend,
+                guarded=guarded,
+                released=any(one.released for one in release),
+                takeover=any(one.mark.takeover for one in release),
+                open_to_all=view.open_to_all,
+            )
+
+        found = FoundAcls(self._lately.correct(view.bindings))
+        verdicts = survey.verdicts(found, rules_of)
+        self.foreign = {one.resource: one.foreign for one in verdicts if one.foreign}
+        verdicts = _within_limit(verdicts, self._settings.acl_limit - view.count)
+        most = max(1, min(_BATCH, int(self._settings.changes_per_second)))
+        batch, whole = _first(verdicts, most)
+        tally = self._batch.carry_out(batch, admin, looked_at)
+        for release in self._releases.values():
+            release.made += sum(tally.made.get(one, 0) for one in release.resources)
+        if whole and not tally.unsure:
+            self._finish(verdicts, tally, basis if guarded else "")
+        self._rest(started, sum(tally.made.values()))
+        if not whole:
+            self._dirty = True
+        elif tally.unsure:
+            self._again(_AGAIN_SECONDS)
+
+    def _rest(self, started: float, changed: int) -> None:
+        now = self._clock()
+        share = (now - started) * _SHARE
+        self._not_before = now + max(changed / self._settings.changes_per_second, share)
+        self._look_at = now + max(self._settings.sweep_seconds, share)
+        most = self._settings.grants_max_age_seconds
+        if most is not None:
+            left = most - self._unconfirmed()
+            self._look_at = min(self._look_at, now + max(left, _HEARD_SECONDS))
+
+    def _take_releases(self, snapshot: Snapshot, mount: Path, basis: str) -> None:
+        pending = {mark.key: mark for mark in marks(snapshot, ACLS) if mark.pending}
+        self._releases = {
+            key: one
+            for key, one in self._releases.items()
+            if key in pending and pending[key].plan == one.mark.plan
+        }
+        for key, mark in pending.items():
+            start = start_of(snapshot, mark)
+            if start is None:
+                continue  # it is gone; the mark stays, and says nothing
+            scope = scope_of(snapshot, mount, start, expired=self._has_expired())
+            made = self._releases[key].made if key in self._releases else 0
+            self._releases[key] = _Release(mark, scope, mark.basis == basis, made)
+
+    def _finish(self, verdicts: Sequence[AclVerdict], tally: AclTally, basis: str) -> None:
+        """All was looked at, and what followed is done: record it."""
+        writes = [Put(ACL_BASIS, basis.encode())] if basis else []
+        for release in self._releases.values():
+            words = [
+                f"{one.resource}: {why}"
+                for one in verdicts
+                if one.resource in release.resources
+                and (why := tally.undone.get(one.resource) or one.asked.waits)
+            ]
+            more = f", and {len(words) - 1} more" if len(words) > 1 else ""
+            message = words[0] + more if words else ""
+            done = replace(release.mark, pending=False, made=release.made, message=message)
+            writes.append(done.to_put())
+        self._releases = {}
+        if writes:
+            self._commits.put_all(writes)
+
+
+_UNREADABLE: Final = "its ACLs wait: grants on its path cannot be read"
+
+
+def _first(verdicts: Sequence[AclVerdict], most: int) -> tuple[list[AclVerdict], bool]:
+    """Those that one step takes, and whether these are all."""
+    chosen: list[AclVerdict] = []
+    calls = 0
+    for one in verdicts:
+        if calls and calls + one.calls > most:
+            return chosen, False
+        calls += one.calls
+        chosen.append(one)
+    return chosen, True
+
+
+def _within_limit(verdicts: Sequence[AclVerdict], room: int) -> list[AclVerdict]:
+    """What is too much for the brokers waits; and so does what nobody said it may close."""
+    found = []
+    for verdict in verdicts:
+        one = verdict.waiting(TAKEOVER) if verdict.opens else verdict
+        room += len(one.remove)
+        if one.add and len(one.add) > room:
+            one = one.waiting(
+                f"{len(one.add)} more ACLs would be more than [kafka] acl_limit allows"
+            )
+        room -= len(one.add)
+        found.append(one)
+    return found
+
+
+def matters(applied: Applied, write: Write) -> bool:
+    """Whether a commit's write may change what is wished."""
+    key = write.key
+    if not key.startswith(ENTRY):
+        return key.startswith((GRANTS, _ARMED)) or key in _WORDS
+    if key == ROOT_KEY:
+        return True
+    parent_id, is_topic, name = parse_entry_key(key)
+    if not is_topic:
+        before = applied.before.container(parent_id, name)
+        after = applied.after.container(parent_id, name)
+        return _of_directory(before) != _of_directory(after)
+    return _of_topic(applied.before.topic(parent_id, name)) != _of_topic(
+        applied.after.topic(parent_id, name)
+    )
+
+
+def _of_directory(entry: Container | None) -> object:
+    if not isinstance(entry, Directory):
+        return None
+    return entry.entry_id, entry.closed, entry.policies.manage.get(ACLS)
+
+
+def _of_topic(topic: Topic | None) -> object:
+    if topic is None:
+        return None
+    attempted = bool(topic.provision_attempt)
+    return topic.entry_id, topic.provision, attempted, topic.policies.manage.get(ACLS)
