@@ -24,6 +24,7 @@ from directory.kafka.arming import Found, KafkaCall, Rules, Subject
 from directory.kafka.contract import KafkaAdmin, Refused, Seen
 from directory.kafka.desk import Desk
 from directory.kafka.facts import KafkaFacts
+from directory.kafka.growing import Room
 from directory.kafka.inheritance import basis_of, missing_word
 from directory.kafka.pushed import BASIS, Mark, mark_of, pushed_of
 from directory.kafka.settings import ACLS, CONFIGS
@@ -298,7 +299,7 @@ class Armory:
             subjects = [] if one is None else [one]
         subjects.sort(key=lambda one: one.path)
         found = self._look(snapshot, subjects)
-        rules = Rules(mend=True, released=True)
+        rules, room = Rules(mend=True, released=True), Room(snapshot, mount)
         calls: list[KafkaCall] = []
         for subject in subjects:
             have = found.get(subject.topic.physical_name)
@@ -308,7 +309,7 @@ class Armory:
                 pushed = pushed_of(snapshot, subject.topic.entry_id)
             except ValueError:
                 continue
-            calls += arming.judge(subject, have, pushed, rules).calls
+            calls += room.possible(subject, arming.judge(subject, have, pushed, rules).calls)
         return tuple(calls)
 
     def _look(self, snapshot: Snapshot, subjects: Sequence[Subject]) -> Mapping[str, Found]:
