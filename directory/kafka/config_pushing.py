@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
 from directory.federation import facts
 from directory.kafka import arming
+from directory.kafka.altered import Altered, Change
 from directory.kafka.arming import Found, Rules, Subject, Verdict
 from directory.kafka.commits import TopicCommits
 from directory.kafka.compare import Recorded, config_news, differences
@@ -28,7 +29,9 @@ from directory.kafka.contract import (
     Seen,
     Unknown,
 )
+from directory.kafka.growing import Granting
 from directory.kafka.pushed import Pushed, pushed_of
+from directory.kafka.wishing import Wished
 from directory.namespace.command import TopicNews
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Write
@@ -47,8 +50,8 @@ class Tally:
     """What came of the calls so far."""
 
     made: int = 0
-    unsure: bool = False
-    """Of some nothing could be said: they have to be looked at again."""
+    unsure: dict[tuple[int, str], None] = field(default_factory=dict)
+    """Places of which nothing could be said: they have to be looked at again."""
     refused: str = ""
     """Kafka's words to one of them."""
 
@@ -65,7 +68,11 @@ def subjects_at(
 
 
 class ConfigPushing:
-    """For one leader, in its thread. The arguments are those of ``Pusher``."""
+    """For one leader, in its thread. The arguments are those of ``Pusher``.
+
+    Args:
+        altered: what was changed a short while ago, and what it notes what it changes in.
+    """
 
     def __init__(
         self,
@@ -73,8 +80,10 @@ class ConfigPushing:
         commits: TopicCommits,
         latest: Callable[[], Snapshot],
         mount: Callable[[], Path],
+        altered: Altered,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._altered = altered
         self._cluster = cluster
         self._commits = commits
         self._latest = latest
@@ -96,21 +105,29 @@ class ConfigPushing:
         names = [subject.topic.physical_name for subject in now]
         shown, configs = admin.describe(names), admin.configs(names)
         judged: list[tuple[Subject, Verdict]] = []
+        records: list[Pushed] = []
         writes: list[Write] = []
         for subject in now:
             pushed = pushed_of(snapshot, subject.topic.entry_id)
             seen = shown.get(subject.topic.physical_name)
             found = configs.get(subject.topic.physical_name)
             if not _is_same(subject, seen) or found is None or isinstance(found, Refused):
+                if not isinstance(found, Refused) and _may_come(seen):
+                    tally.unsure[subject.place] = None
                 self._cannot(rules, tally, subject, pushed, found, writes)
                 continue
             assert isinstance(seen, Seen)  # noqa: S101 - it is the same
-            have = Found(found, seen.partitions)
+            known = self._altered.configs(seen.topic_id, found)
+            have = Found(known, self._altered.seen(seen).partitions)
             verdict = arming.judge(subject, have, pushed, rules)
             judged.append((subject, verdict))
+            records.append(pushed)
+        granting = Granting(self._commits, self._latest, self._mount(), judged)
+        for (subject, verdict), pushed in zip(granting.asked(), records, strict=True):
             if verdict.asked != pushed:
                 writes.append(verdict.asked.to_write(subject.topic.entry_id))
         self._commits.put_all(writes)
+        judged = granting.granted()
         asks = [pair for pair in judged if pair[1].calls]
         outcomes = self._ask(asks, admin) if asks else {}
         self._record(tally, judged, outcomes)
@@ -183,6 +200,7 @@ class ConfigPushing:
     ) -> None:
         writes: list[Write] = []
         news: list[TopicNews] = []
+        changes: list[Change] = []
         for subject, verdict in judged:
             name, entry_id = subject.topic.physical_name, subject.topic.entry_id
             if not verdict.calls:
@@ -191,6 +209,7 @@ class ConfigPushing:
             match outcomes.get(name, Unknown("no outcome")):
                 case Done() | AlreadySo():
                     tally.made += len(verdict.calls)
+                    changes.append(_change(subject, verdict))
                     news += _news(subject, verdict)
                     if verdict.done != verdict.asked:
                         writes.append(verdict.done.to_write(entry_id))
@@ -205,10 +224,12 @@ class ConfigPushing:
                     )
                     writes.append(kept.to_write(entry_id))
                 case Unknown(words):
-                    tally.unsure = True
+                    tally.unsure[subject.place] = None
                     _log.warning("%s: %s: %s; it is tried again", self._cluster, name, words)
                 case other:
                     assert_never(other)
+        # Before what may raise: Kafka was changed, whatever becomes of our records.
+        self._altered.note(changes)
         self._commits.record(news)
         self._commits.put_all(writes)
 
@@ -224,16 +245,35 @@ def _is_same(subject: Subject, seen: Seen | Refused | None) -> bool:
     )  # fmt: skip
 
 
-def _news(subject: Subject, verdict: Verdict) -> list[TopicNews]:
+def _may_come(seen: Seen | Refused | None) -> bool:
+    """Whether a broker that does not show a topic, or shows it half, may show it whole later: right
+    after it was made. One that is gone for good is found missing by the next sweep.
+    """
+    return seen is None or (isinstance(seen, Seen) and not (seen.partitions and seen.topic_id))
+
+
+def _change(subject: Subject, verdict: Verdict) -> Change:
+    before = {
+        call.key: call.before
+        for call in verdict.calls
+        if call.operation == arming.ALTER and call.before is not None
+    }
     topic = subject.topic
+    return Change(
+        topic.physical_name, topic.topic_id, before, verdict.alterations, verdict.grows_to
+    )
+
+
+def _news(subject: Subject, verdict: Verdict) -> list[TopicNews]:
+    topic, wished = subject.topic, Wished(subject.configs, subject.partitions)
     after = replace(topic, observed_config=verdict.configs)
     if verdict.partitions > topic.partitions:
         after = replace(after, partitions=verdict.partitions)
-    news = config_news(Recorded(subject.path, topic), verdict.configs)
+    news = config_news(Recorded(subject.path, topic, wished), verdict.configs)
     if after.partitions == topic.partitions:
         return [] if news is None else [news]
     known = news or TopicNews(path=subject.path, entry_id=topic.entry_id)
-    drift = len(differences(after))
+    drift = len(differences(after, wished=wished))
     return [replace(known, partitions=after.partitions, drift_count=drift)]
 
 

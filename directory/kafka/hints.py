@@ -6,7 +6,8 @@ Filled by the replica's thread; refuses to judge whether anything has to be push
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from directory.federation import facts
@@ -51,21 +52,16 @@ class Hints:
             return bool(self._directories or self._topics or self._gone or self._marks)
 
     def note_all(self) -> None:
-        """Everything has to be looked at."""
-        with self._lock:
-            self._directories[ROOT_ID] = None
-
-    def note_reload(self) -> None:
         """What was changed is not known."""
         with self._lock:
             self._directories, self._marks = {ROOT_ID: None}, True
 
     def note(self, applied: Applied) -> bool:
         """What a commit changed; whether that may want pushing."""
-        before = self._counts()
         removed: set[int] = set()
         kept: set[int] = set()
         with self._lock:
+            before = self._counts()
             for write in applied.writes:
                 if write.key == ROOT_KEY:
                     self._directories[ROOT_ID] = None
@@ -76,14 +72,26 @@ class Hints:
                 elif write.key.startswith(ARMED):
                     self._marks = True
             self._gone |= removed - kept
-        return self._counts() != before or self._marks
+            return self._marks or self._counts() != before
 
-    def take(self) -> Noted:
-        """All that was noted; it is forgotten here."""
+    @contextmanager
+    def taken(self) -> Iterator[Noted]:
+        """All that was noted. It is forgotten here, unless its taker fails.
+
+        A tree that is read after it was taken has what was noted; one that was read before may not.
+        """
         with self._lock:
             found = Noted(list(self._directories), list(self._topics), self._gone, self._marks)
             self._directories, self._topics, self._gone, self._marks = {}, {}, set(), False
-        return found
+        try:
+            yield found
+        except BaseException:
+            with self._lock:
+                self._directories |= dict.fromkeys(found.directories)
+                self._topics |= dict.fromkeys(found.topics)
+                self._gone |= found.gone
+                self._marks |= found.marks
+            raise
 
     def _counts(self) -> tuple[int, int, int]:
         return len(self._directories), len(self._topics), len(self._gone)

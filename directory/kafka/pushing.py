@@ -16,12 +16,13 @@ from typing import Final
 
 from directory.federation import facts
 from directory.kafka import arming
+from directory.kafka.altered import Altered
 from directory.kafka.arming import Rules, Subject
 from directory.kafka.commits import TopicCommits
 from directory.kafka.config_pushing import ConfigPushing, Tally, subjects_at
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.facts import KafkaFacts
-from directory.kafka.hints import Hints
+from directory.kafka.hints import Hints, Noted
 from directory.kafka.inheritance import basis_of, missing_word
 from directory.kafka.pushed import BASIS, Mark, Pushed, armed_anywhere, marks, pushed_of
 from directory.kafka.settings import CONFIGS, KafkaSettings
@@ -41,6 +42,11 @@ _SCANNED: Final = 5_000
 """Topics that one step looks at in memory: people's wishes come in between."""
 _AGAIN_SECONDS: Final = 2.0
 """Until what could not be finished is tried again."""
+_SHOWN_SECONDS: Final = 0.1
+"""From one look whether Kafka shows what it acknowledged to the next."""
+_AHEAD: Final = 1
+"""So many batches that Kafka does not show yet may be under way when the next one is asked for: a
+broker that has its hands full with one is not given a queue of them (``altered.py``)."""
 
 
 @dataclass(slots=True)
@@ -55,6 +61,10 @@ class _Pass:
     """The arming that it carries out."""
     walk: Iterator[Subject] | None = None
     tally: Tally = field(default_factory=Tally)
+    through: bool = False
+    """All was asked; Kafka may not show all of it yet."""
+    not_before: float = 0.0
+    """By the clock: some of it is tried again."""
 
 
 class Pusher:
@@ -62,6 +72,7 @@ class Pusher:
 
     Args:
         latest: the newest snapshot, which holds what was committed before.
+        altered: what was changed in Kafka a short while ago; others have to know it too.
         clock: monotonic seconds.
     """
 
@@ -72,6 +83,7 @@ class Pusher:
         commits: TopicCommits,
         latest: Callable[[], Snapshot],
         mount: Callable[[], Path],
+        altered: Altered,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
@@ -81,7 +93,8 @@ class Pusher:
         self._mount = mount
         self._clock = clock
         self._rules = Rules(mend=settings.mend)
-        self._pushing = ConfigPushing(cluster, commits, latest, mount, clock)
+        self._altered = altered
+        self._pushing = ConfigPushing(cluster, commits, latest, mount, self._altered, clock)
         self._hints = Hints()
         self._passes: list[_Pass] = []
         self._due = 0.0
@@ -93,7 +106,7 @@ class Pusher:
     def hint(self, applied: Applied) -> bool:
         """Note what a commit changed; whether that may want pushing."""
         if applied.reloaded:
-            self._hints.note_reload()
+            self._hints.note_all()
             return True
         if CONFIGS not in self._settings.ceiling or not armed_anywhere(applied.after, CONFIGS):
             return False
@@ -103,7 +116,10 @@ class Pusher:
         """When there is something to do, by the clock; None = nothing waits, or all of it does."""
         if CONFIGS not in self._settings.ceiling:
             return None
-        return self._due if self._passes or self._hints else None
+        if self._hints:
+            return self._due
+        starts = [one.not_before for one in self._passes]
+        return max(self._due, min(starts)) if starts else None
 
     # -- one step ------------------------------------------------------------------------------
 
@@ -113,58 +129,78 @@ class Pusher:
         Raises:
             KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
         """
-        snapshot, mount = self._latest(), self._mount()
-        if not armed_anywhere(snapshot, CONFIGS):
-            self._hints.take()
+        with self._hints.taken() as noted:
+            # Not before: a tree that is older than what was noted would say that nothing is due.
+            snapshot, mount = self._latest(), self._mount()
+            self._forget(noted, snapshot)
+            if not self._may_push(snapshot):
+                return
+            self._plan_passes(noted, snapshot, mount)
+        one = next((one for one in self._passes if one.not_before <= self._clock()), None)
+        if one is None:
             return
+        # The last sweep is up to half a minute old, and now something will be changed.
+        if admin.cluster_id() != KafkaFacts.of(snapshot).pinned:
+            self._due = self._clock() + _AGAIN_SECONDS
+            return
+        if self._altered.behind(admin) > (0 if one.through else _AHEAD):
+            self._due = self._clock() + _SHOWN_SECONDS
+        elif one.through:
+            self._end(one)
+        else:
+            self._go_on(one, snapshot, admin)
+
+    def _may_push(self, snapshot: Snapshot) -> bool:
+        """Whether anything is armed, and all that it depends on is known."""
+        if not armed_anywhere(snapshot, CONFIGS):
+            return False
         self.note = missing_word(snapshot, has_parent=self._settings.has_parent)
         if self.note:
             # Woken when it is known. All is looked at then.
-            self._hints.take()
             self._passes = []
             self._hints.note_all()
             self._due = self._clock() + _AGAIN_SECONDS
-            return
-        self._plan_passes(snapshot, mount)
-        if not self._passes:
-            return
-        held = KafkaFacts.of(snapshot)
-        # The last sweep is up to half a minute old, and now something will be changed.
-        if admin.cluster_id() != held.pinned:
-            self._due = self._clock() + _AGAIN_SECONDS
-            return
-        one = self._passes[0]
+        return not self.note
+
+    def _go_on(self, one: _Pass, snapshot: Snapshot, admin: KafkaAdmin) -> None:
+        """The next part of a pass."""
         changed = 0
         try:
-            subjects, through = self._gather(one, snapshot)
+            subjects, one.through = self._gather(one, snapshot)
             if subjects:
                 places = [subject.place for subject in subjects]
                 changed = self._pushing.carry_out(one.rules, one.tally, places, admin)
         except BaseException:
             # Kafka went away, or the store: what was taken from the walk is not lost.
-            one.walk = None
+            one.walk, one.through = None, False
             raise
         self._due = self._clock() + changed / self._settings.changes_per_second
-        if through:
+        if one.through and not self._altered.behind(admin):
             self._end(one)
 
     def _end(self, one: _Pass) -> None:
         if one.tally.unsure:
-            one.walk, one.tally.unsure = None, False
-            self._due = max(self._due, self._clock() + _AGAIN_SECONDS)
+            # Others do not wait for it.
+            one.topics = partial(self._at, places=list(one.tally.unsure))
+            one.walk, one.through = None, False
+            one.tally.unsure = {}
+            one.not_before = self._clock() + _AGAIN_SECONDS
             return
-        self._passes.remove(one)
+        # Forgotten once its end is on record: a store that is away for a moment is asked again.
         if one.basis:
             self._commits.put((Put(BASIS, one.basis.encode()),))
         if one.mark is not None:
             done = replace(one.mark, pending=False, made=one.tally.made, message=one.tally.refused)
             self._commits.put((done.to_put(),))
+        self._passes.remove(one)
 
-    def _plan_passes(self, snapshot: Snapshot, mount: Path) -> None:
-        directories, topics, gone, look_at_marks = self._hints.take()
-        if gone:
-            forgotten = (Pushed().to_write(entry_id) for entry_id in sorted(gone))
-            self._commits.put_all([one for one in forgotten if snapshot.fact(one.key) is not None])
+    def _forget(self, noted: Noted, snapshot: Snapshot) -> None:
+        """What was pushed of topics that are no more."""
+        forgotten = (Pushed().to_write(entry_id) for entry_id in sorted(noted.gone))
+        self._commits.put_all([one for one in forgotten if snapshot.fact(one.key) is not None])
+
+    def _plan_passes(self, noted: Noted, snapshot: Snapshot, mount: Path) -> None:
+        directories, topics, _, look_at_marks = noted
         basis = basis_of(snapshot, mount)
         known = (snapshot.fact(BASIS) or b"").decode(errors="replace")
         if known != basis and not any(one.basis == basis for one in self._passes):

@@ -18,6 +18,7 @@ from typing import Final
 
 from directory.kafka import walk
 from directory.kafka.acl_pushing import AclPusher
+from directory.kafka.altered import Altered
 from directory.kafka.armory import Armory
 from directory.kafka.backlog import Backlog
 from directory.kafka.census import CensusTaker
@@ -223,15 +224,15 @@ class Reconciler:
         if leadership is None:
             return None
         _log.info("%s: this server is the reconciler", self._cluster)
-        settling = Settling(self._clock)
+        settling, altered = Settling(self._clock), Altered(self._clock)
         cluster, settings, latest, mount = self._cluster, self._settings, self._latest, self._mount
         commits = TopicCommits(self._writer, self._store.limits, leadership)
         return Term(
             leadership,
             commits,
-            Sweeper(cluster, settings, latest, mount, settling, self._clock),
+            Sweeper(cluster, settings, latest, mount, settling, altered, self._clock),
             settling,
-            Pusher(cluster, settings, commits, latest, mount, self._clock),
+            Pusher(cluster, settings, commits, latest, mount, altered, self._clock),
             AclPusher(cluster, settings, commits, latest, mount, self._unconfirmed, self._clock),
             self._chance,
             self._clock,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from directory.kafka import adoption, facts, walk
+from directory.kafka.altered import Altered
 from directory.kafka.backlog import Backlog
 from directory.kafka.commits import TopicCommits
 from directory.kafka.compare import Recorded, compare, config_news
@@ -43,7 +44,7 @@ class Sweeper:
 
     Args:
         latest: the newest snapshot, which holds what was committed before.
-        settling: what was changed in Kafka a short while ago.
+        settling, altered: what was changed in Kafka a short while ago.
         clock: monotonic seconds.
         now: Unix seconds.
     """
@@ -55,6 +56,7 @@ class Sweeper:
         latest: Callable[[], Snapshot],
         mount: Callable[[], Path],
         settling: Settling,
+        altered: Altered,
         clock: Callable[[], float],
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -63,6 +65,7 @@ class Sweeper:
         self._latest = latest
         self._mount = mount
         self._settling = settling
+        self._altered = altered
         self._clock = clock
         self._now = now
         self._number = 0
@@ -115,7 +118,7 @@ class Sweeper:
         started = self._clock()
         # Also when it fails: how soon it is tried again then is the caller's to say.
         self.due = started + self._settings.sweep_seconds
-        survey = self._settling.correct(admin.survey())
+        survey = self._altered.survey(self._settling.correct(admin.survey()))
         now = self._clock()
         self.due = now + max(self._settings.sweep_seconds, (now - started) * _SHARE)
         self.survey = survey
@@ -201,5 +204,6 @@ class Sweeper:
             if located is not None and located.relative is not None:
                 path = Path((*mount.segments, *located.relative))
                 wished = wishing.of(located.parent_id, located.topic)
-                news.append(config_news(Recorded(path, located.topic, wished), configs))
+                known = self._altered.configs(located.topic.topic_id, configs)
+                news.append(config_news(Recorded(path, located.topic, wished), known))
         commits.record([one for one in news if one is not None])
