@@ -71,7 +71,9 @@ _PURE = frozenset(
         "resolver.outcome",
         "resolver.path",
         "resolver.resolution",
+        "resolver.rules",
         "resolver.token",
+        "resolver.trail",
     }
 )
 # Rooms of the design (DESIGN §2) that nobody has moved into yet.
