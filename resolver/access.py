@@ -20,6 +20,7 @@ __all__ = [
     "operation_of",
     "principal_of",
     "resource_of",
+    "words_of",
 ]
 
 
@@ -109,6 +110,21 @@ def grants_of(
             )
         )
     return made
+
+
+def words_of(grant: access_pb2.Grant) -> str:
+    """A grant for people, such as ``ALLOW User:alice READ TOPIC from *``."""
+    from kdir.v1 import access_pb2
+
+    words = [
+        access_pb2.Permission.Name(grant.permission).removeprefix("PERMISSION_"),
+        grant.principal,
+        access_pb2.Operation.Name(grant.operation).removeprefix("OPERATION_"),
+        access_pb2.ResourceKind.Name(grant.resource_kind).removeprefix("RESOURCE_KIND_"),
+    ]
+    if grant.resource_name:
+        words.append(grant.resource_name)
+    return f"{' '.join(words)} from {grant.host}"
 
 
 def check_request(  # noqa: PLR0913 - as Resolver.check has them

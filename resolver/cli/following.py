@@ -125,6 +125,7 @@ def summary(event: watch_pb2.ChangeEvent) -> Iterator[str]:
     """What changed, a phrase each: ``owner: search → ads``."""
     if event.path_before and event.path_before != event.path:
         yield f"was {event.path_before}"
+    yield from _granted(event)
     if not event.HasField("before") or not event.HasField("after"):
         return
     before, after = dict(_leaves(event.before)), dict(_leaves(event.after))
@@ -132,6 +133,20 @@ def summary(event: watch_pb2.ChangeEvent) -> Iterator[str]:
         old, new = before.get(key), after.get(key)
         if old != new:
             yield f"{key}: {_shown(old)} → {_shown(new)}"
+
+
+def _granted(event: watch_pb2.ChangeEvent) -> Iterator[str]:
+    """Grants that came and went."""
+    from kdir.v1 import watch_pb2
+
+    if event.scope != watch_pb2.CHANGE_SCOPE_GRANTS:
+        return
+    from resolver.access import words_of
+
+    before = [words_of(grant) for grant in event.grants_before.grants]
+    after = [words_of(grant) for grant in event.grants_after.grants]
+    yield from (f"no more {one}" for one in before if one not in after)
+    yield from (f"now {one}" for one in after if one not in before)
 
 
 def _leaves(entry: entry_pb2.Entry) -> Iterator[tuple[str, str]]:

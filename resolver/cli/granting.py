@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.access import grants_of, principal_of
+from resolver.access import grants_of, principal_of, words_of
 from resolver.cli import units
 from resolver.cli.output import Column, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -42,7 +42,7 @@ def _revoke(session: Session, arguments: Arguments) -> int:
         who = principal_of(arguments.one("PRINCIPAL"))
         for one in answer.grants:
             if one.principal == who:
-                session.out.note(f"what {who} has there: {_shown(one)}")
+                session.out.note(f"what {who} has there: {words_of(one)}")
     return 0
 
 
@@ -88,7 +88,7 @@ def _changed(
     if out.structured:
         out.record(plain(answer))
     else:
-        out.lines(_shown(one) for one in changed)
+        out.lines(words_of(one) for one in changed)
         said = f"{f'would be {what}' if planned else what} at {place(arguments.one('PATH'))}"
         topics = units.plural(answer.topic_count, "topic")
         grants = units.plural(len(changed), "grant")
@@ -96,20 +96,6 @@ def _changed(
         out.note(about if changed else "nothing to do: it is so already")
     if planned:
         show_change(out, answer.plan, recorded=True)
-
-
-def _shown(grant: access_pb2.Grant) -> str:
-    from kdir.v1 import access_pb2
-
-    words = [
-        access_pb2.Permission.Name(grant.permission).removeprefix("PERMISSION_"),
-        grant.principal,
-        access_pb2.Operation.Name(grant.operation).removeprefix("OPERATION_"),
-        access_pb2.ResourceKind.Name(grant.resource_kind).removeprefix("RESOURCE_KIND_"),
-    ]
-    if grant.resource_name:
-        words.append(grant.resource_name)
-    return f"{' '.join(words)} from {grant.host}"
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -174,7 +160,7 @@ def _check(session: Session, arguments: Arguments) -> int:
             inherited = " (inherited)" if level.inherited else ""
             out.line(f"  {level.path}{closed}{inherited}")
             for seen in level.grants:
-                out.line(f"    {_shown(seen.grant)}: {seen.message}")
+                out.line(f"    {words_of(seen.grant)}: {seen.message}")
     return 0 if found.allowed else _EXIT_DENIED
 
 

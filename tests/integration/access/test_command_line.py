@@ -206,3 +206,15 @@ def test_who_may_not_see_is_told_who_they_are(tmp_path: Path) -> None:
         "error: / does not exist (ABSENT)",
         "  or you may not see it: kdir doctor says who you are",
     ]
+
+
+def test_history_says_which_grants_came_and_went(kdir: Kdir) -> None:
+    kdir("grant alice read,write #")
+    kdir("revoke alice read #")
+    kdir("set # owner=x")
+    newest, revoked, granted = (row.split("\t")[-1] for row in kdir("history -n 3 #").lines)
+    assert newest == "owner: - → x"
+    assert revoked == "no more ALLOW User:alice READ TOPIC from *"
+    assert granted == (
+        "now ALLOW User:alice READ TOPIC from *, now ALLOW User:alice WRITE TOPIC from *"
+    )
