@@ -136,14 +136,16 @@ class Pusher:
             if not self._may_push(snapshot):
                 return
             self._plan_passes(noted, snapshot, mount)
-        one = next((one for one in self._passes if one.not_before <= self._clock()), None)
-        if one is None:
+        ready = [one for one in self._passes if one.not_before <= self._clock()]
+        if not ready:
             return
         # The last sweep is up to half a minute old, and now something will be changed.
         if admin.cluster_id() != KafkaFacts.of(snapshot).pinned:
             self._due = self._clock() + _AGAIN_SECONDS
             return
-        if self._altered.behind(admin) > (0 if one.through else _AHEAD):
+        behind = self._altered.behind(admin)
+        one = next((one for one in ready if behind <= (0 if one.through else _AHEAD)), None)
+        if one is None:
             self._due = self._clock() + _SHOWN_SECONDS
         elif one.through:
             self._end(one)
