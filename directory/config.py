@@ -68,8 +68,8 @@ class Limits:
     """Paths of one BatchResolve."""
     streams: int = 2_000
     """Watches and links at a time."""
-    workers: int = 8
-    """Threads for reads that are not streams."""
+    workers: int = 4
+    """Reads, other than streams, that run at a time; more only take turns on one processor."""
     waiting_reads: int = 32
     """Reads that wait for a revision that their token names and this server has not seen yet, at a
     time; they hold no thread of ``workers``."""
@@ -91,6 +91,10 @@ class Limits:
     """An allow from above the mount ends when no parent confirmed it for so long; denies stay."""
     heartbeat_seconds: float = 2.0
     """Parent and child are never silent for longer."""
+    hung_seconds: float = 60.0
+    """Of several processes on a port, one that gives no sign of life for so long is killed and
+    started anew; inf = never.
+    """
     drain_seconds: float = 5.0
     """After SIGTERM, calls under way have so long to end."""
     watch_queue: int = 10_000

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -18,6 +19,8 @@ __all__ = ["CURRENT", "REQUEST_ID_KEY", "Call"]
 
 REQUEST_ID_KEY: Final = "x-request-id"
 """Metadata by which a caller names its call."""
+_MOST_ADDRESSES: Final = 4096
+"""Of callers, remembered: to read one costs as much as to resolve a path."""
 _SANE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
@@ -114,10 +117,13 @@ CURRENT: Final = _Current()
 def _address_of(peer: str) -> str:
     """The address in gRPC's name of a peer, such as ``ipv6:%5B::1%5D:50212``; empty = none."""
     kind, _, rest = peer.partition(":")
-    if kind not in {"ipv4", "ipv6"}:
-        return ""
+    return _address_in(rest.rpartition(":")[0]) if kind in {"ipv4", "ipv6"} else ""
+
+
+@lru_cache(_MOST_ADDRESSES)
+def _address_in(text: str) -> str:
     try:
-        return host_of(unquote(rest).rpartition(":")[0].strip("[]"))
+        return host_of(unquote(text).strip("[]"))
     except InvalidArgument:
         return ""
 

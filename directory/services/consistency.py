@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from directory.namespace.snapshot import Snapshot
@@ -27,10 +29,11 @@ def read_at(
     token: str,
     call: Call,
     places: threading.Semaphore | None = None,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Snapshot:
     """The snapshot to answer from, at least as new as the token's position of this cluster.
     Positions of other clusters are ignored. ``places``: for those that wait at a time; None: as
-    many as come.
+    many as come; ``waiting`` is put around the wait of each of them.
 
     Raises:
         NotReady: nothing is loaded yet, or too many wait already.
@@ -60,7 +63,8 @@ def read_at(
         waited = replica.wait_for(position.revision, seconds)
     elif places.acquire(blocking=False):
         try:
-            waited = replica.wait_for(position.revision, seconds)
+            with waiting():
+                waited = replica.wait_for(position.revision, seconds)
         finally:
             places.release()
     else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from kdir.v1 import federation_pb2, resolve_pb2
 
@@ -24,9 +25,16 @@ __all__ = ["Hosting"]
 
 
 class Hosting:
-    """The clusters behind one listening address; usually one."""
+    """The clusters behind one listening address; usually one. ``waiting`` is put around what a call
+    waits for, so that it holds up no others.
+    """
 
-    def __init__(self, clusters: Sequence[Cluster]) -> None:
+    def __init__(
+        self,
+        clusters: Sequence[Cluster],
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.waiting = waiting
         self.clusters = tuple(clusters)
         self.limits: Limits = self.clusters[0].config.limits
         self._only = self.clusters[0] if len(self.clusters) == 1 else None
@@ -119,6 +127,7 @@ class Hosting:
             token,
             call,
             None if streams else self._places,
+            self.waiting,
         )
 
     def sight(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> Sight:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
@@ -103,7 +103,9 @@ class Recursion:
         handlers: dict[str, Handler],
         most_at_once: int,
         dialling: Dialling | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        self._waiting = waiting
         self._own = own
         self._handlers = handlers
         self._dialling = dialling or Dialling(None)
@@ -180,7 +182,8 @@ class Recursion:
                 "too many recursive calls at once; follow the referrals instead, or try again"
             )
         try:
-            yield
+            with self._waiting():
+                yield
         finally:
             self._places.release()
 

@@ -30,8 +30,9 @@ class ResolveService(Service):
                 "/kdir.v1.ResolveService/Resolve": self._resolve_in_place,
                 "/kdir.v1.ResolveService/BatchResolve": self._batch_resolve_in_place,
             },
-            max(1, hosting.limits.workers // 2),
+            hosting.limits.workers,
             hosting.clusters[0].dialling,
+            hosting.waiting,
         )
 
     def handlers(self) -> Mapping[str, Handler]:

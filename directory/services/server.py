@@ -8,6 +8,7 @@ import resource
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2
@@ -22,6 +23,7 @@ from directory.services.access import AccessService
 from directory.services.admin import AdminService
 from directory.services.arrivals import Arrivals
 from directory.services.binding import bind
+from directory.services.call_pool import CallPool
 from directory.services.entries import DirectoryService
 from directory.services.federation import FederationService
 from directory.services.hosting import Hosting
@@ -75,20 +77,18 @@ class DirectoryServer:
         identities: Identities | None = None,
     ) -> None:
         self._identities = identities
-        self._hosting = Hosting(clusters)
+        limits = clusters[0].config.limits
+        # Half of the most are for calls that say that they wait, half for those found to.
+        self._calls = CallPool(limits.workers, 2 * (limits.workers + limits.waiting_reads))
+        self._hosting = Hosting(clusters, self._calls.waiting)
         self._listen = listen
-        limits = self._hosting.limits
         self._limits = limits
         self.metrics = CallMetrics()
-        # Those that wait hold threads beyond ``workers``, so that others always find one.
-        self._calls = ThreadPoolExecutor(
-            limits.workers + limits.waiting_reads, thread_name_prefix="call"
-        )
         self._writes = WritePool(limits.writers, limits.waiting_writes)
         self._streams = ThreadPoolExecutor(limits.streams, thread_name_prefix="stream")
         self._arrivals = Arrivals()
         self._server = grpc.server(
-            self._calls,
+            cast("ThreadPoolExecutor", self._calls),  # of which gRPC wants ``submit``
             options=(
                 ("grpc.max_receive_message_length", limits.message_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -157,12 +157,17 @@ class DirectoryServer:
     @property
     def waiting_reads(self) -> int:
         """Reads that no thread has taken yet."""
-        return self._calls._work_queue.qsize()  # noqa: SLF001 - else each call would be counted twice
+        return self._calls.waiting_calls
 
     @property
     def waiting_writes(self) -> int:
         """Writes that no thread has taken yet."""
         return self._writes.waiting
+
+    @property
+    def ended_calls(self) -> int:
+        """Calls with one answer that have ended since it began."""
+        return sum(one.read().count for one in self.metrics.calls().values())
 
     @property
     def late_requests(self) -> int:
@@ -183,6 +188,7 @@ class DirectoryServer:
         told: int | None = None
         while not self._stopped.wait(_HEALTH_SECONDS):
             try:
+                self._calls.relieve()
                 self._arrivals.cancel_late(crowded=self.waiting_reads > 0)
                 told = self._tell_health(told)
             except Exception:  # noqa: BLE001 - a bug must not end it in silence
@@ -208,6 +214,6 @@ class DirectoryServer:
         for cluster in self._hosting.clusters:
             cluster.drain()
         self._server.stop(self._limits.drain_seconds).wait()
-        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._calls.shutdown()
         self._writes.shutdown(wait=False, cancel_futures=True)
         self._streams.shutdown(wait=False, cancel_futures=True)

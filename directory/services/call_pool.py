@@ -1,0 +1,169 @@
+"""The threads that answer reads: few run at a time; refuses to let those that wait hold up others.
+
+Python runs one thread at a time, so that more threads answer no more calls: what they add is
+changes from one to another, a good part of what a call costs where there is a thread for each. But
+a call may wait, for a revision that its token names, for another server: it says so (``waiting``),
+and another thread runs meanwhile. Where all wait without a word, ``relieve`` finds out.
+
+The standard library's pool takes some 10 µs a call more: it makes a future that anybody may wait
+for, and looks for idle threads. gRPC only wants to know when a call has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any, Final
+
+__all__ = ["CallPool", "Ended"]
+
+_log = logging.getLogger(__name__)
+
+
+class Ended:
+    """Tells when a call has ended: as much of a future as gRPC wants."""
+
+    __slots__ = ("_callback", "_has_ended", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callback: Callable[[Any], object] | None = None
+        self._has_ended = False
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Calls it when the call has ended, or now if it has."""
+        with self._lock:
+            if not self._has_ended:
+                self._callback = callback
+                return
+        callback(self)
+
+    def end(self) -> None:
+        """It has ended."""
+        with self._lock:
+            self._has_ended = True
+            callback = self._callback
+        if callback is not None:
+            callback(self)
+
+
+_Task = tuple[Callable[..., object], tuple[Any, ...], Ended]
+
+
+class CallPool:
+    """``at_once``: threads that run calls; ``most``: those that wait counted too."""
+
+    def __init__(self, at_once: int, most: int) -> None:
+        self._at_once: Final = at_once
+        self._most: Final = max(at_once, most)
+        self._tasks: Final[SimpleQueue[_Task | None]] = SimpleQueue()
+        self._spare: Final = threading.Semaphore(0)
+        """One for each thread that is to go on."""
+        self._lock: Final = threading.Lock()
+        self._threads = 0
+        self._resting = 0
+        self._excused = 0
+        """Calls that wait for something, or are taken to."""
+        self._relieved = 0
+        """Of those, what ``relieve`` took to wait."""
+        self._ended = 0
+        """Calls; two threads may count one for both: it is looked at for whether it moves."""
+        self._ended_before = 0
+        self._is_shut = False
+        with self._lock:
+            for _ in range(at_once):
+                self._one_more()
+
+    @property
+    def waiting_calls(self) -> int:
+        """Calls that no thread has taken yet."""
+        return self._tasks.qsize()
+
+    def submit(self, answer: Callable[..., object], /, *about: Any) -> Ended:
+        """Has a thread run it, which must not raise.
+
+        Raises:
+            RuntimeError: the pool is shut down.
+        """
+        if self._is_shut:
+            raise RuntimeError("the server is shut down")
+        ended = Ended()
+        self._tasks.put((answer, about, ended))
+        return ended
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around what a call waits for: another thread runs meanwhile, if there may be one more."""
+        with self._lock:
+            self._excused += 1
+            self._one_more()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._excused -= 1  # whoever ends a call first finds that one too many runs
+
+    def relieve(self) -> None:
+        """To be called every now and then: where calls wait for a thread and none has ended since,
+        those that run are taken to wait for something, and as many more threads run.
+        """
+        with self._lock:
+            if not self._tasks.qsize():
+                self._excused -= self._relieved
+                self._relieved = 0
+            elif self._ended == self._ended_before:
+                for _ in range(self._at_once):
+                    self._relieved += 1
+                    self._excused += 1
+                    self._one_more()
+            self._ended_before = self._ended
+
+    def shutdown(self) -> None:
+        """Takes no more calls. What waits for a thread is dropped, what runs ends by itself."""
+        with self._lock:
+            self._is_shut = True
+            while self._tasks.qsize():
+                self._tasks.get()
+            for _ in range(self._threads):
+                self._spare.release()
+                self._tasks.put(None)
+
+    def _one_more(self) -> None:
+        """Has one more thread run, where fewer do than may; the lock is held."""
+        running = self._threads - self._resting
+        if self._is_shut or running >= min(self._at_once + self._excused, self._most):
+            return
+        if self._resting:
+            self._resting -= 1
+            self._spare.release()
+            return
+        self._threads += 1
+        name = f"call_{self._threads}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        take = self._tasks.get
+        while (task := take()) is not None:
+            answer, about, ended = task
+            try:
+                answer(*about)
+            except Exception:  # noqa: BLE001 - the thread is needed
+                _log.exception("a call failed outside of its handler")
+            finally:
+                self._ended += 1
+                ended.end()
+            # What a call was about is not kept until the next one comes.
+            del task, answer, about, ended
+            if self._threads - self._resting > self._at_once + self._excused:
+                self._rest()
+
+    def _rest(self) -> None:
+        """Until a call waits; nothing, if one does again."""
+        with self._lock:
+            if self._is_shut or self._threads - self._resting <= self._at_once + self._excused:
+                return
+            self._resting += 1
+        self._spare.acquire()
