@@ -14,8 +14,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from directory.command_line import (
 from directory.config import ConfigError, ServerConfig, default_store
 from directory.features import FEATURE_LEVEL, FIRST_LEVEL
 from directory.opening import Place, serve
+from directory.pulse import Pulse
 from directory.store.base import Incompatible, StoreAway
 from directory.supervisor import Ports, Supervisor
 from directory.toml_table import split_address
@@ -113,6 +115,7 @@ def _supervise(configs: Sequence[ServerConfig], arguments: Sequence[str], count:
             ports.addresses,
             clusters=len(configs),
             drain_seconds=max(config.limits.drain_seconds for config in configs),
+            hung_seconds=max(config.limits.hung_seconds for config in configs),
             out=sys.stdout,
         ).run()
 
@@ -134,56 +137,76 @@ def _run(
         bound: where it listens, by ``_own_address``, as one process of several.
         joining: others of these serve there already.
     """
-    # Heavy, and nothing for a supervisor or a check.
-    from directory.cluster import Cluster
-
     level = _feature_level(os.environ.get(HOLD_BACK, ""))
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    served = _Served()
     if bound is not None:
         threading.Thread(target=_end_with_supervisor, args=(stop,), daemon=True).start()
-    servers: list[DirectoryServer] = []
-    addresses: dict[str, str] = {}
-    clusters: list[Cluster] = []
-    places: list[Place] = []
+        Pulse(served.servers, max(one.limits.call_seconds for one in configs)).start()
     with ExitStack() as stack:
         names = [config.cluster for config in configs]
         # Told first, ended last: who asks in between hears that nothing is ready.
         for address in metrics:
-            stack.enter_context(closing(_told_to_prometheus(address, names, clusters, servers)))
-        stack.callback(_end, places)
+            told = _told_to_prometheus(address, names, served.clusters, served.servers)
+            stack.enter_context(closing(told))
+        stack.callback(_end, served.places)
         if bound is None:
             for listen in dict.fromkeys(config.listen for config in configs):
                 _check_free(listen)
-
-        def open_cluster(config: ServerConfig) -> Cluster:
-            cluster = Cluster.open(config, partial(_endpoints, config, addresses), level)
-            form.servers[config.cluster] = cluster.server_id
-            clusters.append(cluster)
-            return cluster
-
         for config in configs:
             _make_default_folder(config)
-        for key, behind in _by_listen(configs).items():
-            places.append(
-                Place(
-                    behind,
-                    behind[0].listen if bound is None else _bound_at(bound, key),
-                    shared=bound is not None,
-                    joining=joining,
-                    open_cluster=open_cluster,
-                    bound=partial(addresses.__setitem__, key),
-                    identities=_identities(behind),
-                )
-            )
-        for place in places:
+        served.places.extend(_places(configs, served, form, level, bound, joining=joining))
+        for place in served.places:
             place.open()
-        for place in places:
+        for place in served.places:
             place.bind()
-        _serve(places, servers, stop)
+        _serve(served.places, served.servers, stop)
         _log.info("draining")
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What one process serves; it grows while it starts."""
+
+    servers: list[DirectoryServer] = field(default_factory=list)
+    clusters: list[Cluster] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    addresses: dict[str, str] = field(default_factory=dict)
+    """As bound, by ``_own_address``."""
+
+
+def _places(
+    configs: Sequence[ServerConfig],
+    served: _Served,
+    form: logs.Form,
+    level: int,
+    bound: Mapping[str, str] | None,
+    *,
+    joining: bool,
+) -> Iterator[Place]:
+    """One for each address, with the clusters behind it; nothing is opened yet."""
+    # Heavy, and nothing for a supervisor or a check.
+    from directory.cluster import Cluster
+
+    def open_cluster(config: ServerConfig) -> Cluster:
+        cluster = Cluster.open(config, partial(_endpoints, config, served.addresses), level)
+        form.servers[config.cluster] = cluster.server_id
+        served.clusters.append(cluster)
+        return cluster
+
+    for key, behind in _by_listen(configs).items():
+        yield Place(
+            behind,
+            behind[0].listen if bound is None else _bound_at(bound, key),
+            shared=bound is not None,
+            joining=joining,
+            open_cluster=open_cluster,
+            bound=partial(served.addresses.__setitem__, key),
+            identities=_identities(behind),
+        )
 
 
 def _serve(places: Sequence[Place], servers: list[DirectoryServer], stop: threading.Event) -> None:

@@ -12,7 +12,9 @@ loses its supervisor (its standard input ends) drains and ends by itself.
 from __future__ import annotations
 
 import logging
+import math
 import os
+import pathlib
 import queue
 import signal
 import socket
@@ -25,6 +27,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self, TextIO
 
+from directory.pulse import BEAT
 from directory.toml_table import ConfigError, split_address
 
 __all__ = ["MOST_PROCESSES", "Ports", "Supervisor", "serving_line"]
@@ -38,6 +41,8 @@ _STEADY_SECONDS: Final = 30.0
 """A process that lived so long did not fail at its start: the next pause is the first again."""
 _BEYOND_DRAIN_SECONDS: Final = 15.0
 """Draining is followed by giving roles up and closing stores."""
+_LOOK_SECONDS: Final = 1.0
+"""From one look for processes that hang to the next."""
 _SERVING: Final = "serving "
 _UNUSABLE: Final = 2
 """What a server process ends with that cannot use its config, its port or its store."""
@@ -118,6 +123,8 @@ class _Worker:
     """Whether a process in it has served, or ended, since the beginning."""
     refused: bool = False
     """The last process in it ended since what it was given cannot be used."""
+    silent_seconds: float | None = None
+    """Since its last sign of life; None: it has given none yet, or is killed for want of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,7 @@ class Supervisor:
         addresses: by key, as held; for ``--bound``.
         clusters: how many serving lines a process prints.
         drain_seconds: so long after SIGTERM calls may still be under way.
+        hung_seconds: a process that gave signs of life, and then none for so long, is killed.
         out: where the serving lines go, once.
     """
 
@@ -161,6 +169,7 @@ class Supervisor:
         clusters: int,
         drain_seconds: float,
         out: TextIO,
+        hung_seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         safe = ["-P"] if sys.flags.safe_path else []
@@ -169,6 +178,8 @@ class Supervisor:
         self._workers = [_Worker(number + 1) for number in range(count)]
         self._clusters = clusters
         self._drain_seconds = drain_seconds
+        self._hung_seconds = hung_seconds
+        self._looked_at = clock()
         self._out = out
         self._clock = clock
         # Its put may be called by a signal handler, whatever the main thread is doing.
@@ -203,6 +214,7 @@ class Supervisor:
                             return _UNUSABLE  # each has said why; another start changes nothing
                     case None:
                         self._start_due()
+                        self._look_for_hung()
                 self._tell()
         finally:
             self._end_all()
@@ -210,17 +222,20 @@ class Supervisor:
     # -- what happens ----------------------------------------------------------------------------
 
     def _next(self) -> _Event | None:
-        """The next event; None: a process is due before one came."""
+        """The next event; None: a process is due, or it is time to look for one that hangs, and no
+        event waits.
+        """
+        look_at = self._looked_at + _LOOK_SECONDS
         due = [worker.due for worker in self._workers if worker.due is not None]
         try:
-            timeout = max(0.0, min(due) - self._clock()) if due else None
-            return self._events.get(timeout=timeout)
+            return self._events.get(timeout=max(0.0, min([*due, look_at]) - self._clock()))
         except queue.Empty:
             return None
 
     def _start(self, worker: _Worker) -> None:
         worker.due, worker.started_at = None, self._clock()
         worker.lines.clear()
+        worker.silent_seconds = None
         joining = ["--joining"] if any(map(self._serves, self._workers)) else []
         process = subprocess.Popen(
             [*self._command, "--place", str(worker.number - 1), *joining],
@@ -242,6 +257,9 @@ class Supervisor:
         self._events.put(_Ended(worker, process))
 
     def _heard(self, worker: _Worker, line: str) -> None:
+        if line == BEAT:
+            worker.silent_seconds = 0.0
+            return
         if not line.startswith(_SERVING):
             self._out.write(line)
             self._out.flush()
@@ -296,6 +314,27 @@ class Supervisor:
                         pause,
                     )
 
+    def _look_for_hung(self) -> None:
+        """Kills what gives no sign of life any more. Its end is an event like any other's."""
+        now = self._clock()
+        # Whoever was stopped itself, or had no processor, knows nothing of the time in between.
+        passed = min(now - self._looked_at, 2 * _LOOK_SECONDS)
+        self._looked_at = now
+        for worker in self._workers:
+            process, silent = worker.process, worker.silent_seconds
+            if process is None or silent is None:
+                continue
+            worker.silent_seconds = silent + passed
+            if worker.silent_seconds > self._hung_seconds and not _is_traced(process.pid):
+                _log.error(
+                    "server process %d (pid %d) gave no sign of life for %g s: it is killed",
+                    worker.number,
+                    process.pid,
+                    self._hung_seconds,
+                )
+                worker.silent_seconds = None
+                process.kill()
+
     def _stillborn(self, code: int) -> int:
         if code > 0:
             return code  # it has said why
@@ -317,6 +356,16 @@ class Supervisor:
                 _log.error("pid %d does not end by itself; it is killed", process.pid)
                 process.kill()
                 process.wait()
+
+
+def _is_traced(pid: int) -> bool:
+    """Whether a debugger has it: then it is the debugger that holds it up."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text("ascii", errors="replace")
+    except OSError:
+        return False
+    _, _, rest = status.partition("\nTracerPid:")
+    return rest.partition("\n")[0].strip() not in {"", "0"}
 
 
 def _how(code: int) -> str:
