@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from directory.authorization.grant import Grant, Operation, Permission, ResourceKind
 from directory.kafka.acl import Acl, Binding, Pattern, Resource
@@ -20,6 +20,7 @@ __all__ = [
     "disarm",
     "grant",
     "grant_of",
+    "kafka_allows",
     "on",
     "plan",
     "planned",
@@ -41,7 +42,7 @@ def grant_of(words: str) -> Grant:
     if "from" in rest:
         host = rest[rest.index("from") + 1]
         rest = rest[: rest.index("from")]
-    kind, name = rest if rest else ("topic", "")
+    kind, name = rest or ("topic", "")
     return Grant.of(
         f"User:{who}",
         host,
@@ -121,6 +122,43 @@ def disarm(here: World, path: str = "", kind: Kind = Kind.DIRECTORY) -> None:
     """``kdir unset PATH manage.acls``."""
     where = MOUNT.join(path.split("/")) if path else MOUNT
     here.execute(UpdateEntry(path=where, kind=kind, changes={"policies.manage.acls": None}))
+
+
+def kafka_allows(
+    bindings: Iterable[Binding],
+    principal: str,
+    host: str,
+    operation: Operation,
+    resource: Resource,
+    *,
+    open_to_all: bool = False,
+) -> bool:
+    """What Kafka's StandardAuthorizer says to somebody who is no super user, by a full scan."""
+    about = [acl for place, acl in bindings if _matches(place, resource)]
+    if not about:
+        return open_to_all
+    mine = [
+        acl for acl in about if acl.principal in {principal, "User:*"} and acl.host in {host, "*"}
+    ]
+    asked = operation.name
+    if any(
+        acl.permission is Permission.DENY and acl.operation.name in {"ALL", asked} for acl in mine
+    ):
+        return False
+    enough = {"ALL", asked}
+    if asked == "DESCRIBE":
+        enough |= {"READ", "WRITE", "DELETE", "ALTER"}
+    if asked == "DESCRIBE_CONFIGS":
+        enough |= {"ALTER_CONFIGS"}
+    return any(acl.permission is Permission.ALLOW and acl.operation.name in enough for acl in mine)
+
+
+def _matches(pattern: Resource, resource: Resource) -> bool:
+    if pattern.kind is not resource.kind:
+        return False
+    if pattern.pattern is Pattern.PREFIXED:
+        return resource.name.startswith(pattern.name)
+    return pattern.name in {"*", resource.name}
 
 
 def shown(kafka: KafkaAdmin) -> set[Binding]:

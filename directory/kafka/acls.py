@@ -166,7 +166,8 @@ def _gives(allow: Grant, grant: Grant, some: _Key, operation: Operation) -> bool
 
 
 def _is_asked(grant: Grant) -> bool:
-    return grant.operation is Operation.ALL or grant.operation in OPERATIONS[grant.kind]
+    """Whether Kafka ever asks for what the grant speaks of, implied operations and all."""
+    return any(grant.covers(one) for one in OPERATIONS[grant.kind])
 
 
 def _key(grant: Grant) -> _Key:

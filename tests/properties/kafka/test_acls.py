@@ -1,0 +1,103 @@
+"""Kafka decides by the ACLs that are pushed as kdir decides by the grants: random grants, Kafka's
+rules said as plainly as can be, and kdir's own decision.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from directory.authorization.decision import Mode
+from directory.authorization.grant import Permission, ResourceKind
+from directory.authorization.principals import Caller
+from directory.authorization.rules import Question, Rules
+from directory.authorization.tree import Place
+from directory.kafka.acl import OPERATIONS, Binding, Resource, kafka_host
+from directory.kafka.acls import Level, pattern_acls, topic_acls
+from tests.acls import kafka_allows
+from tests.properties.authorization.oracle import World, some_grants, some_place, some_world
+
+SETS = 3_000
+CHUNKS = 12
+HOSTS = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "fe80::1")
+NAMES = ("pay", "pax", "pa", "p", "q", "zz")
+
+
+def levels_of(world: World, place: Place) -> list[Level]:
+    return [
+        Level(Rules.of(grants), closed, counts=not (inherited and world.expired))
+        for grants, closed, inherited in world.levels(place)
+    ]
+
+
+def may_be_stricter(world: World, place: Place) -> bool:
+    """Whether somebody is denied to pass a closed directory on the way: what Kafka cannot say of
+    some callers it denies to more of them.
+    """
+    levels = list(world.levels(place))
+    last = max((at for at, (_, closed, _) in enumerate(levels) if closed), default=-1)
+    return any(
+        one.permission is Permission.DENY and one.operation.name in {"DESCRIBE", "ALL"}
+        for grants, _, _ in levels[: last + 1]
+        for one in grants
+    )
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_kafka_allows_what_kdir_does_on_topics(chunk: int) -> None:
+    chance = random.Random(chunk)
+    exact = 0
+    for _ in range(SETS // CHUNKS):
+        world = some_world(chance)
+        world.mode = Mode.ENFORCE
+        place = some_place(chance)
+        topic = Place((*place.relative, "t"), is_topic=True)
+        if chance.random() < 0.5:
+            world.grants[topic] = some_grants(chance, 3, world.words)
+        resource = Resource(ResourceKind.TOPIC, "a.b")
+        bindings = {Binding(resource, acl) for acl in topic_acls(levels_of(world, topic))}
+        access = world.access()
+        stricter = may_be_stricter(world, topic)
+        exact += not stricter
+        for operation in OPERATIONS[ResourceKind.TOPIC]:
+            for principal in (*world.words.principals, "User:other"):
+                if principal == "User:*":
+                    continue
+                for host in HOSTS:
+                    question = Question.of(operation)
+                    caller = Caller.of(principal, host)
+                    expected = access.decide(caller, question, topic, age_seconds=world.age).allowed
+                    found = kafka_allows(bindings, principal, kafka_host(host), operation, resource)
+                    if stricter:
+                        assert expected or not found, (world, topic, caller, operation)
+                    else:
+                        assert found is expected, (world, topic, caller, operation, bindings)
+    assert exact > SETS // CHUNKS // 2
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_kafka_allows_what_kdir_does_on_groups_and_transactional_ids(chunk: int) -> None:
+    chance = random.Random(chunk)
+    for _ in range(SETS // CHUNKS):
+        world = some_world(chance)
+        world.mode = Mode.ENFORCE
+        place = Place(some_place(chance).relative)
+        bindings = pattern_acls(levels_of(world, place))
+        access = world.access()
+        stricter = may_be_stricter(world, place)
+        for kind in (ResourceKind.GROUP, ResourceKind.TRANSACTIONAL_ID):
+            for operation in OPERATIONS[kind]:
+                caller = Caller.of(
+                    chance.choice([*world.words.principals, "User:other"]).replace("*", "x"),
+                    chance.choice(HOSTS),
+                )
+                for name in NAMES:
+                    question = Question.of(operation, kind, name)
+                    expected = access.decide(caller, question, place, age_seconds=world.age).allowed
+                    host, resource = kafka_host(caller.host), Resource(kind, name)
+                    found = kafka_allows(bindings, caller.principal, host, operation, resource)
+                    if stricter:
+                        assert expected or not found, (world, place, caller, operation, name)
+                    else:
+                        assert found is expected, (world, place, caller, question, bindings)
