@@ -98,6 +98,14 @@ class ProtoCodec:
             return [_physical_name(record) for record in records]
         return [_name_at_its_place(record) or _physical_name(record) for record in records]
 
+    def entry_id(self, record: bytes) -> int:
+        if record[:1] == b"\x09" and len(record) >= 9:
+            return int.from_bytes(record[1:9], "little")
+        try:
+            return _parsed(record).entry_id
+        except ValueError:
+            return 0
+
     def partitions(self, records: Iterable[bytes]) -> int:
         return sum(map(_partitions, records))
 

@@ -17,18 +17,21 @@ from directory.kafka.arming import GROW, PARTITIONS, KafkaCall, Subject, Verdict
 from directory.kafka.commits import TopicCommits
 from directory.kafka.pushed import Push
 from directory.namespace.command import TopicNews
+from directory.namespace.entry import Topic
 from directory.namespace.policies import Level
 from directory.namespace.quotas import Quota, quotas_at
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Write
 from resolver.path import Path
 
-__all__ = ["Granting", "Judged", "Room"]
+__all__ = ["NO_ROOM", "Granting", "Judged", "Room"]
 
 _log = logging.getLogger(__name__)
 
 Judged = tuple[Subject, Verdict]
 _FIELD: Final = "max_partitions"
+NO_ROOM: Final = "no room"
+"""What is said of partitions that a quota leaves no room for."""
 
 
 class Room:
@@ -48,36 +51,33 @@ class Room:
     def binds(self, subject: Subject) -> bool:
         """Whether any quota does."""
         own = subject.topic.policies.max_partitions
-        return own is not None or bool(self._at(subject))
+        return own is not None or bool(self._at(subject.place[0]))
 
-    def let(self, subject: Subject, wish: int) -> str:
-        """Lets a topic have so many partitions; why not, in words, where there is no room."""
-        own = subject.topic.policies.max_partitions
+    def let(self, place: tuple[int, str], topic: Topic, wish: int) -> bool:
+        """Lets a topic, which stands at a place, have so many partitions; not without room."""
+        own = topic.policies.max_partitions
         if own is not None and wish > own:
-            return f"{subject.path} allows itself {own:,} partitions, not {wish:,}"
-        more = wish - (subject.topic.partitions or 1)
-        quotas = self._at(subject)
+            return False
+        more = wish - (topic.partitions or 1)
+        quotas = self._at(place[0])
         for quota in quotas:
             used = quota.used(self._snapshot) + self._came.get(quota.directory_id, 0)
             if more > 0 and used + more > quota.limit:
-                return (
-                    f"{quota.path} allows {quota.limit:,} partitions below it, has {used:,}, and "
-                    f"has no room for {more:,} more"
-                )
+                return False
         for directory_id in {quota.directory_id for quota in quotas}:
             self._came[directory_id] = self._came.get(directory_id, 0) + max(0, more)
-        return ""
+        return True
 
     def possible(self, subject: Subject, calls: Iterable[KafkaCall]) -> list[KafkaCall]:
         """Those of the calls about a topic that quotas let be made."""
         return [
             call
             for call in calls
-            if call.operation != GROW or not self.let(subject, int(call.after or 0))
+            if call.operation != GROW
+            or self.let(subject.place, subject.topic, int(call.after or 0))
         ]
 
-    def _at(self, subject: Subject) -> tuple[Quota, ...]:
-        parent_id = subject.place[0]
+    def _at(self, parent_id: int) -> tuple[Quota, ...]:
         if parent_id not in self._quotas:
             node = self._snapshot.node(parent_id)
             found = (

@@ -243,6 +243,9 @@ class Codec(Protocol):
         record is not a topic's or cannot be read; ``decode`` says why.
         """
 
+    def entry_id(self, record: bytes) -> int:
+        """The entry id of a topic's record, at once."""
+
     def partitions(self, records: Iterable[bytes]) -> int:
         """How many partitions the topics of these records have together, in a fifth of a
         microsecond each. One whose number is not known, or that cannot be read, counts as one.

@@ -20,7 +20,16 @@ from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.tree import upwards
 from resolver.path import Path, is_system
 
-__all__ = ["NO_AMOUNT", "Amount", "Quota", "counting_at", "counts_of", "limits", "quotas_at"]
+__all__ = [
+    "NO_AMOUNT",
+    "QUOTAS",
+    "Amount",
+    "Quota",
+    "counting_at",
+    "counts_of",
+    "limits",
+    "quotas_at",
+]
 
 
 class Amount(NamedTuple):
@@ -35,10 +44,11 @@ class Amount(NamedTuple):
 
 
 NO_AMOUNT: Final = Amount()
+QUOTAS: Final = ("max_topics", "max_partitions")
+"""The fields that say one."""
 _COUNTED: Final[Mapping[str, str]] = MappingProxyType(
-    {"max_topics": "topics", "max_partitions": "partitions"}
+    dict(zip(QUOTAS, ("topics", "partitions"), strict=True))
 )
-"""The fields that say a quota, and what each counts."""
 
 
 @dataclass(frozen=True, slots=True)

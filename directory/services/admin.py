@@ -174,16 +174,15 @@ class AdminService(Service):
         self, request: admin_pb2.ListDriftRequest, call: Call
     ) -> admin_pb2.ListDriftResponse:
         """Where Kafka differs from what is wished or recorded."""
-        from directory.kafka.assembly import drift_to_proto
+        from directory.kafka.drift_messages import drifts_to_proto
 
         call.check()
         asked = Path.parse(request.path) if request.path else None
         owner = "" if asked is None else self._hosting.pick(asked).cluster_id
         cluster, reconciler = self._reconciler(owner)
         self._hosting.guarding.require_admin(cluster, Operation.DESCRIBE, call)
-        path = asked or cluster.mount
-        drifts = reconciler.drift(path)
-        return admin_pb2.ListDriftResponse(drifts=[drift_to_proto(one) for one in drifts])
+        rows = reconciler.drift(asked or cluster.mount)
+        return drifts_to_proto(cluster.replica.snapshot, cluster.mount, rows)
 
     def acknowledge(
         self, request: admin_pb2.AcknowledgeRequest, call: Call

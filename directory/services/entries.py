@@ -15,6 +15,7 @@ from directory.namespace.entry import Provision, Topic
 from directory.services import listing
 from directory.services.answers import Answers, kind_of
 from directory.services.authorizing import authorizing
+from directory.services.beside import fill_beside
 from directory.services.call import Call
 from directory.services.commands import create_command, update_command
 from directory.services.hosting import Hosting
@@ -99,7 +100,11 @@ class DirectoryService(Service):
             raise Absent(f"{path} is no {kind.name.lower()}", path=path)
         if entry.HasField("mount"):
             _mount_state(cluster, path, entry.mount)
-        return directory_pb2.GetEntryResponse(authority=cluster.authority(snapshot), entry=entry)
+        response = directory_pb2.GetEntryResponse(
+            authority=cluster.authority(snapshot), entry=entry
+        )
+        fill_beside(response, cluster, snapshot, path, call)
+        return response
 
     def list_entries(
         self, request: directory_pb2.ListEntriesRequest, call: Call

@@ -12,13 +12,14 @@ from directory.authorization.grant import Operation
 from directory.cluster import Cluster
 from directory.federation import facts
 from directory.federation.federation import unix_ms
+from directory.kafka.attended import attended_of
 from directory.kafka.inheritance import missing_word
 from directory.kafka.plan_messages import planned_to_proto
-from directory.kafka.pushed import attention
 from directory.kafka.settings import ACLS
 from directory.namespace.budget import Budget
 from directory.namespace.entry import Directory, Kind, Policies, Stamp, Topic
 from directory.namespace.fields import apply_changes
+from directory.namespace.ground import follow
 from directory.namespace.inheriting import inheriting
 from directory.namespace.lookup import (
     DirectoryAt,
@@ -36,6 +37,7 @@ from directory.namespace.policies import (
     path_levels,
     set_fields,
 )
+from directory.namespace.quotas import QUOTAS, Quota, counts_of
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.topic_configs import same_value
 from directory.services.call import Call
@@ -135,10 +137,15 @@ class PolicyService(Service):
         if isinstance(entry, Directory):
             levels = [level for level in levels if level.path != str(path)]
         levels.append(Level(str(path), own))
-        observed = _observed(entry) if isinstance(entry, Topic) else {}
-        noted = attention(snapshot, entry.entry_id) if isinstance(entry, Topic) else {}
+        observed: Mapping[str, str] = {}
+        noted: Mapping[str, str] = {}
+        if isinstance(entry, Topic):
+            observed = _observed(entry)
+            place = node.entry_id, path.name
+            noted = attended_of(snapshot, cluster.mount, place, entry)
         for one in explain(levels):
             response.values.append(_value(one, observed, noted))
+        _fill_used(response, cluster, snapshot, entry, path)
         response.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
         return response
 
@@ -252,6 +259,32 @@ def _value(
         value.kafka_value = value.value if same else found
         value.kafka_state = noted.get(key, "")
     return value
+
+
+def _fill_used(
+    response: policies_pb2.GetEffectivePoliciesResponse,
+    cluster: Cluster,
+    snapshot: Snapshot,
+    entry: Directory | Topic,
+    path: Path,
+) -> None:
+    """How much is used of each quota, whether it is the nearest or one that binds beside it."""
+    above = facts.inherited_origins(snapshot)
+
+    def used(field: str, set_at: str) -> int:
+        if set_at == str(path) and isinstance(entry, Topic):
+            counted = counts_of(entry)
+            return counted.topics if field == "max_topics" else counted.partitions
+        here = snapshot.root
+        if all(level.path != set_at for level in above):
+            here = follow(snapshot, Path.parse(set_at).below(cluster.mount)).node
+        return Quota(field, set_at, here.entry_id, 0).used(snapshot)
+
+    for value in response.values:
+        if value.field in QUOTAS:
+            value.used = used(value.field, value.set_at)
+            for other in value.overrides:
+                other.used = used(value.field, other.set_at)
 
 
 def _text(value: object) -> str:

@@ -15,10 +15,10 @@ from resolver.cli.session import place
 from resolver.cli.writing import ENTRY_FORMATS, PLAN, show_entry
 
 if TYPE_CHECKING:
-    from kdir.v1 import entry_pb2, policies_pb2
+    from kdir.v1 import admin_pb2, entry_pb2, policies_pb2
 
     from resolver.cli.output import Output
-    from resolver.cli.session import Session
+    from resolver.cli.session import Place, Session
     from resolver.path import Path
 
 __all__ = ["VERBS"]
@@ -86,6 +86,8 @@ def _effective(session: Session, arguments: Arguments) -> int:
         path=str(where.path), directory=where.kind == "ENTRY_KIND_DIRECTORY"
     )
     changes = arguments.many("if")
+    if arguments.flag("diff") and not changes and _is_directory(session, where):
+        return _drift_below(session, where)
     if changes:
         entry = entry_pb2.Entry()
         masks = [assign(entry, text, "effective").mask for text in changes]
@@ -120,6 +122,44 @@ def _effective(session: Session, arguments: Arguments) -> int:
     return _EXIT_DIFFERENT if values else 0
 
 
+def _is_directory(session: Session, where: Place) -> bool:
+    from kdir.v1 import directory_pb2
+
+    if where.directory:
+        return True
+    request = directory_pb2.GetEntryRequest(path=str(where.path))
+    answer = session.resolver.call(where.path, "DirectoryService.GetEntry", request)
+    return bool(answer.entry.HasField("directory"))
+
+
+def _drift_below(session: Session, where: Place) -> int:
+    from kdir.v1 import admin_pb2
+
+    answer: admin_pb2.ListDriftResponse = session.resolver.call(
+        where.path, "AdminService.ListDrift", admin_pb2.ListDriftRequest(path=str(where.path))
+    )
+    out = session.out
+    if out.structured:
+        for one in answer.drifts:
+            out.record(plain(one))
+    else:
+        columns = [Column(name) for name in ("PATH", "FIELD", "VALUE", "KAFKA")]
+        Table(out, columns).rows([_drift_row(one) for one in answer.drifts])
+    if answer.omitted_count:
+        out.note(f"and {answer.omitted_count:,} more: ask further below", "warn")
+    return _EXIT_DIFFERENT if answer.drifts else 0
+
+
+def _drift_row(one: admin_pb2.Drift) -> list[str | Styled]:
+    field = one.field.removeprefix("config[").removesuffix("]")
+    return [
+        one.path,
+        field,
+        one.wanted,
+        Styled(f"{one.found}  {one.kafka_state or 'drift'}", "warn"),
+    ]
+
+
 def _row(
     out: Output, one: policies_pb2.EffectiveValue, path: Path, *, in_kafka: bool
 ) -> list[str | Styled]:
@@ -127,15 +167,23 @@ def _row(
     shown = units.retention if out.human and key.endswith(".ms") else str
     row: list[str | Styled] = [
         key,
-        shown(one.value) or '""',
+        _with_use(shown(one.value) or '""', one),
         "." if out.human and one.set_at == str(path) else one.set_at,
         one.set_by or "-",
         _age(out, one),
-        ", ".join(f"{shown(other.value)} at {other.set_at}" for other in one.overrides) or "-",
+        ", ".join(
+            f"{_with_use(shown(other.value), other)} at {other.set_at}" for other in one.overrides
+        )
+        or "-",
     ]
     if in_kafka:
         row.append(_in_kafka(one, shown))
     return row
+
+
+def _with_use(value: str, of: policies_pb2.EffectiveValue | policies_pb2.OverriddenValue) -> str:
+    """A quota with what is used of it."""
+    return f"{value} ({of.used} used)" if of.HasField("used") else value
 
 
 def _age(out: Output, one: policies_pb2.EffectiveValue) -> str:
@@ -219,7 +267,9 @@ VERBS: Final = (
             "= the same, else its value, or default for its own default, and why: drift; waiting\n"
             "for kdir arm, since it could delete data; contested, since somebody else keeps\n"
             "putting it back; refused by Kafka. n/a is none of Kafka's.\n"
-            "With --diff only what Kafka has otherwise, and exit code 5 where there is any."
+            "With --diff only what Kafka has otherwise, of a directory that of all topics below,\n"
+            "and exit code 5 where there is any. Quotas show what is used, and bind at every\n"
+            "level, overridden or not."
         ),
         arguments=(_PATH,),
         options=(
@@ -240,6 +290,7 @@ VERBS: Final = (
                 "how many would see it",
             ),
             ("kdir effective --diff /la/tracking/orders", "where Kafka disagrees"),
+            ("kdir effective --diff /la/tracking", "the same, of all topics below"),
         ),
     ),
 )

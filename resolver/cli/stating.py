@@ -13,7 +13,7 @@ from resolver.cli.session import Place
 from resolver.errors import Absent, KdirError, NoRoute
 
 if TYPE_CHECKING:
-    from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, resolve_pb2
+    from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
     from resolver.cli.session import Session
 
@@ -34,13 +34,17 @@ def _stat(session: Session, arguments: Arguments) -> int:
         changes = _changes(session, where, answer) if out.format != "name" else []
         if out.structured:
             record = plain(answer.entry)
+            if answer.quotas:
+                record["quotas"] = [plain(one) for one in answer.quotas]
+            if answer.attention:
+                record["attention"] = [plain(one) for one in answer.attention]
             if changes:
                 record["progress"] = [plain(one) for one in changes]
             out.record(record)
         elif out.format == "name":
             out.line(display_path(answer.entry))
         else:
-            out.lines(_facts(answer.entry, answer.authority, human=out.human))
+            out.lines(_facts(answer, human=out.human))
             for one in changes:
                 out.note(told(one))
 
@@ -100,12 +104,11 @@ def _get(session: Session, where: Place) -> directory_pb2.GetEntryResponse:
     return above
 
 
-def _facts(
-    entry: entry_pb2.Entry, authority: resolve_pb2.Authority, *, human: bool
-) -> Iterator[str | Styled]:
+def _facts(answer: directory_pb2.GetEntryResponse, *, human: bool) -> Iterator[str | Styled]:
     """One fact a line, as ``name  value``."""
     from resolver.cli.policies import flatten
 
+    entry, authority = answer.entry, answer.authority
     facts: list[tuple[str, str | Styled]] = [
         ("path", display_path(entry)),
         ("kind", kind_of(entry)),
@@ -122,12 +125,25 @@ def _facts(
         if human and setting is not None and key.endswith(".ms"):
             shown = units.retention(setting)
         facts.append((key, shown))
+    facts += [("quota", _quota(one)) for one in answer.quotas]
+    facts += [(one.state, _attention(entry.path, one)) for one in answer.attention]
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
         if isinstance(value, Styled):
             yield Styled(f"{name:<{width}}{value.text}", value.style)
         else:
             yield f"{name:<{width}}{value}" if human else f"{name}\t{value}"
+
+
+def _quota(one: policies_pb2.QuotaUse) -> str | Styled:
+    words = f"{one.used:,} of {one.limit:,} {one.field.removeprefix('max_')} at {one.set_at}"
+    return Styled(words, "warn") if one.used >= one.limit else words
+
+
+def _attention(path: str, one: policies_pb2.Attention) -> Styled:
+    what = one.field or units.plural(one.topics, "topic")
+    hint = f": kdir arm {path} --aspect configs" if one.state == "waiting" else ""
+    return Styled(f"{what}{hint}", "warn")
 
 
 def _when(entry: entry_pb2.Entry, *, human: bool) -> str:
@@ -191,7 +207,9 @@ VERBS: Final = (
             "Of a link or a mount itself; with a / behind the path, of the directory it leads to.\n"
             "Of a cluster, by its mount, also how far large removals and adoptions are; of what\n"
             "is being removed, how far that is.\n"
-            "Policies are those set on this very entry: kdir effective shows what it inherits."
+            "Policies are those set on this very entry: kdir effective shows what it inherits.\n"
+            "Quotas are all that bind here, with what is used. What waits for an operator, is\n"
+            "contested or was refused by Kafka is named, of a directory how many topics below."
         ),
         arguments=(Argument("PATH", "path of the entry", most=None, completes="path"),),
         formats=FORMATS,

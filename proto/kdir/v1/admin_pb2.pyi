@@ -253,26 +253,30 @@ class ListDriftRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ...) -> None: ...
 
 class ListDriftResponse(_message.Message):
-    __slots__ = ("drifts",)
+    __slots__ = ("drifts", "omitted_count")
     DRIFTS_FIELD_NUMBER: _ClassVar[int]
+    OMITTED_COUNT_FIELD_NUMBER: _ClassVar[int]
     drifts: _containers.RepeatedCompositeFieldContainer[Drift]
-    def __init__(self, drifts: _Optional[_Iterable[_Union[Drift, _Mapping]]] = ...) -> None: ...
+    omitted_count: int
+    def __init__(self, drifts: _Optional[_Iterable[_Union[Drift, _Mapping]]] = ..., omitted_count: _Optional[int] = ...) -> None: ...
 
 class Drift(_message.Message):
-    __slots__ = ("path", "physical_name", "field", "wanted", "found", "provision")
+    __slots__ = ("path", "physical_name", "field", "wanted", "found", "provision", "kafka_state")
     PATH_FIELD_NUMBER: _ClassVar[int]
     PHYSICAL_NAME_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     PROVISION_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_STATE_FIELD_NUMBER: _ClassVar[int]
     path: str
     physical_name: str
     field: str
     wanted: str
     found: str
     provision: _entry_pb2.Provision
-    def __init__(self, path: _Optional[str] = ..., physical_name: _Optional[str] = ..., field: _Optional[str] = ..., wanted: _Optional[str] = ..., found: _Optional[str] = ..., provision: _Optional[_Union[_entry_pb2.Provision, str]] = ...) -> None: ...
+    kafka_state: str
+    def __init__(self, path: _Optional[str] = ..., physical_name: _Optional[str] = ..., field: _Optional[str] = ..., wanted: _Optional[str] = ..., found: _Optional[str] = ..., provision: _Optional[_Union[_entry_pb2.Provision, str]] = ..., kafka_state: _Optional[str] = ...) -> None: ...
 
 class AcknowledgeRequest(_message.Message):
     __slots__ = ("stopped", "request_id", "cluster")

@@ -29,7 +29,7 @@ from kdir.v1 import policies_pb2 as kdir_dot_v1_dot_policies__pb2
 from kdir.v1 import resolve_pb2 as kdir_dot_v1_dot_resolve__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kdir/v1/directory.proto\x12\x07kdir.v1\x1a google/protobuf/field_mask.proto\x1a\x14kdir/v1/access.proto\x1a\x13kdir/v1/entry.proto\x1a\x16kdir/v1/policies.proto\x1a\x15kdir/v1/resolve.proto\"P\n\x0fGetEntryRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\r\n\x05token\x18\x03 \x01(\t\"X\n\x10GetEntryResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1d\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Entry\"\xcf\x01\n\x12ListEntriesRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x11\n\tname_glob\x18\x04 \x01(\t\x12!\n\x05kinds\x18\x05 \x03(\x0e\x32\x12.kdir.v1.EntryKind\x12\x16\n\x0einclude_system\x18\x06 \x01(\x08\x12\x14\n\x0cone_revision\x18\x07 \x01(\x08\x12\r\n\x05token\x18\x08 \x01(\t\x12\x11\n\trecursive\x18\t \x01(\x08\"\xd9\x01\n\x13ListEntriesResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1f\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Entry\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x12\x18\n\x10revision_changed\x18\x04 \x01(\x08\x12!\n\tdirectory\x18\x05 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12$\n\tinherited\x18\x06 \x01(\x0b\x32\x11.kdir.v1.Policies\"\xb5\x01\n\x12\x43reateEntryRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x1d\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\x14\n\x0cmake_parents\x18\x03 \x01(\x08\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x19\n\x11wait_until_active\x18\x05 \x01(\x08\x12\x15\n\rvalidate_only\x18\x06 \x01(\x08\x12\x16\n\x0e\x61\x64opt_existing\x18\x07 \x01(\x08\"j\n\x13\x43reateEntryResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1d\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\r\n\x05token\x18\x03 \x01(\t\"\xcd\x01\n\x12UpdateEntryRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x1d\n\x05\x65ntry\x18\x03 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12/\n\x0bupdate_mask\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x15\n\rvalidate_only\x18\x07 \x01(\x08\"\x8d\x01\n\x13UpdateEntryResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1d\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\r\n\x05token\x18\x03 \x01(\t\x12!\n\x04plan\x18\x04 \x01(\x0b\x32\x13.kdir.v1.ChangePlan\"\x90\x01\n\x12\x44\x65leteEntryRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x11\n\trecursive\x18\x03 \x01(\x08\x12\x0c\n\x04\x65tag\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x15\n\rvalidate_only\x18\x06 \x01(\x08\"\xba\x01\n\x13\x44\x65leteEntryResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\r\n\x05token\x18\x02 \x01(\t\x12\x13\n\x0btopic_count\x18\x03 \x01(\x04\x12\x17\n\x0f\x64irectory_count\x18\x04 \x01(\x04\x12\x1c\n\x14kafka_topics_deleted\x18\x05 \x01(\x08\x12!\n\x04plan\x18\x06 \x01(\x0b\x32\x13.kdir.v1.ChangePlan\"\xa1\x01\n\x10MoveEntryRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x10\n\x08new_path\x18\x03 \x01(\t\x12\x12\n\nleave_link\x18\x04 \x01(\x08\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x15\n\rvalidate_only\x18\x07 \x01(\x08\"\x8b\x01\n\x11MoveEntryResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1d\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\r\n\x05token\x18\x03 \x01(\t\x12!\n\x04plan\x18\x04 \x01(\x0b\x32\x13.kdir.v1.ChangePlan2\xbf\x03\n\x10\x44irectoryService\x12?\n\x08GetEntry\x12\x18.kdir.v1.GetEntryRequest\x1a\x19.kdir.v1.GetEntryResponse\x12H\n\x0bListEntries\x12\x1b.kdir.v1.ListEntriesRequest\x1a\x1c.kdir.v1.ListEntriesResponse\x12H\n\x0b\x43reateEntry\x12\x1b.kdir.v1.CreateEntryRequest\x1a\x1c.kdir.v1.CreateEntryResponse\x12H\n\x0bUpdateEntry\x12\x1b.kdir.v1.UpdateEntryRequest\x1a\x1c.kdir.v1.UpdateEntryResponse\x12H\n\x0b\x44\x65leteEntry\x12\x1b.kdir.v1.DeleteEntryRequest\x1a\x1c.kdir.v1.DeleteEntryResponse\x12\x42\n\tMoveEntry\x12\x19.kdir.v1.MoveEntryRequest\x1a\x1a.kdir.v1.MoveEntryResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kdir/v1/directory.proto\x12\x07kdir.v1\x1a google/protobuf/field_mask.proto\x1a\x14kdir/v1/access.proto\x1a\x13kdir/v1/entry.proto\x1a\x16kdir/v1/policies.proto\x1a\x15kdir/v1/resolve.proto\"P\n\x0fGetEntryRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\r\n\x05token\x18\x03 \x01(\t\"\xa2\x01\n\x10GetEntryResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1d\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12!\n\x06quotas\x18\x03 \x03(\x0b\x32\x11.kdir.v1.QuotaUse\x12%\n\tattention\x18\x04 \x03(\x0b\x32\x12.kdir.v1.Attention\"\xcf\x01\n\x12ListEntriesRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x11\n\tname_glob\x18\x04 \x01(\t\x12!\n\x05kinds\x18\x05 \x03(\x0e\x32\x12.kdir.v1.EntryKind\x12\x16\n\x0einclude_system\x18\x06 \x01(\x08\x12\x14\n\x0cone_revision\x18\x07 \x01(\x08\x12\r\n\x05token\x18\x08 \x01(\t\x12\x11\n\trecursive\x18\t \x01(\x08\"\xd9\x01\n\x13ListEntriesResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1f\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Entry\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x12\x18\n\x10revision_changed\x18\x04 \x01(\x08\x12!\n\tdirectory\x18\x05 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12$\n\tinherited\x18\x06 \x01(\x0b\x32\x11.kdir.v1.Policies\"\xb5\x01\n\x12\x43reateEntryRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x1d\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\x14\n\x0cmake_parents\x18\x03 \x01(\x08\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x19\n\x11wait_until_active\x18\x05 \x01(\x08\x12\x15\n\rvalidate_only\x18\x06 \x01(\x08\x12\x16\n\x0e\x61\x64opt_existing\x18\x07 \x01(\x08\"j\n\x13\x43reateEntryResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1d\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\r\n\x05token\x18\x03 \x01(\t\"\xcd\x01\n\x12UpdateEntryRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x1d\n\x05\x65ntry\x18\x03 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12/\n\x0bupdate_mask\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x15\n\rvalidate_only\x18\x07 \x01(\x08\"\x8d\x01\n\x13UpdateEntryResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1d\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\r\n\x05token\x18\x03 \x01(\t\x12!\n\x04plan\x18\x04 \x01(\x0b\x32\x13.kdir.v1.ChangePlan\"\x90\x01\n\x12\x44\x65leteEntryRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x11\n\trecursive\x18\x03 \x01(\x08\x12\x0c\n\x04\x65tag\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x15\n\rvalidate_only\x18\x06 \x01(\x08\"\xba\x01\n\x13\x44\x65leteEntryResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\r\n\x05token\x18\x02 \x01(\t\x12\x13\n\x0btopic_count\x18\x03 \x01(\x04\x12\x17\n\x0f\x64irectory_count\x18\x04 \x01(\x04\x12\x1c\n\x14kafka_topics_deleted\x18\x05 \x01(\x08\x12!\n\x04plan\x18\x06 \x01(\x0b\x32\x13.kdir.v1.ChangePlan\"\xa1\x01\n\x10MoveEntryRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x10\n\x08new_path\x18\x03 \x01(\t\x12\x12\n\nleave_link\x18\x04 \x01(\x08\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x15\n\rvalidate_only\x18\x07 \x01(\x08\"\x8b\x01\n\x11MoveEntryResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1d\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\r\n\x05token\x18\x03 \x01(\t\x12!\n\x04plan\x18\x04 \x01(\x0b\x32\x13.kdir.v1.ChangePlan2\xbf\x03\n\x10\x44irectoryService\x12?\n\x08GetEntry\x12\x18.kdir.v1.GetEntryRequest\x1a\x19.kdir.v1.GetEntryResponse\x12H\n\x0bListEntries\x12\x1b.kdir.v1.ListEntriesRequest\x1a\x1c.kdir.v1.ListEntriesResponse\x12H\n\x0b\x43reateEntry\x12\x1b.kdir.v1.CreateEntryRequest\x1a\x1c.kdir.v1.CreateEntryResponse\x12H\n\x0bUpdateEntry\x12\x1b.kdir.v1.UpdateEntryRequest\x1a\x1c.kdir.v1.UpdateEntryResponse\x12H\n\x0b\x44\x65leteEntry\x12\x1b.kdir.v1.DeleteEntryRequest\x1a\x1c.kdir.v1.DeleteEntryResponse\x12\x42\n\tMoveEntry\x12\x19.kdir.v1.MoveEntryRequest\x1a\x1a.kdir.v1.MoveEntryResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,28 +38,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETENTRYREQUEST']._serialized_start=160
   _globals['_GETENTRYREQUEST']._serialized_end=240
-  _globals['_GETENTRYRESPONSE']._serialized_start=242
-  _globals['_GETENTRYRESPONSE']._serialized_end=330
-  _globals['_LISTENTRIESREQUEST']._serialized_start=333
-  _globals['_LISTENTRIESREQUEST']._serialized_end=540
-  _globals['_LISTENTRIESRESPONSE']._serialized_start=543
-  _globals['_LISTENTRIESRESPONSE']._serialized_end=760
-  _globals['_CREATEENTRYREQUEST']._serialized_start=763
-  _globals['_CREATEENTRYREQUEST']._serialized_end=944
-  _globals['_CREATEENTRYRESPONSE']._serialized_start=946
-  _globals['_CREATEENTRYRESPONSE']._serialized_end=1052
-  _globals['_UPDATEENTRYREQUEST']._serialized_start=1055
-  _globals['_UPDATEENTRYREQUEST']._serialized_end=1260
-  _globals['_UPDATEENTRYRESPONSE']._serialized_start=1263
-  _globals['_UPDATEENTRYRESPONSE']._serialized_end=1404
-  _globals['_DELETEENTRYREQUEST']._serialized_start=1407
-  _globals['_DELETEENTRYREQUEST']._serialized_end=1551
-  _globals['_DELETEENTRYRESPONSE']._serialized_start=1554
-  _globals['_DELETEENTRYRESPONSE']._serialized_end=1740
-  _globals['_MOVEENTRYREQUEST']._serialized_start=1743
-  _globals['_MOVEENTRYREQUEST']._serialized_end=1904
-  _globals['_MOVEENTRYRESPONSE']._serialized_start=1907
-  _globals['_MOVEENTRYRESPONSE']._serialized_end=2046
-  _globals['_DIRECTORYSERVICE']._serialized_start=2049
-  _globals['_DIRECTORYSERVICE']._serialized_end=2496
+  _globals['_GETENTRYRESPONSE']._serialized_start=243
+  _globals['_GETENTRYRESPONSE']._serialized_end=405
+  _globals['_LISTENTRIESREQUEST']._serialized_start=408
+  _globals['_LISTENTRIESREQUEST']._serialized_end=615
+  _globals['_LISTENTRIESRESPONSE']._serialized_start=618
+  _globals['_LISTENTRIESRESPONSE']._serialized_end=835
+  _globals['_CREATEENTRYREQUEST']._serialized_start=838
+  _globals['_CREATEENTRYREQUEST']._serialized_end=1019
+  _globals['_CREATEENTRYRESPONSE']._serialized_start=1021
+  _globals['_CREATEENTRYRESPONSE']._serialized_end=1127
+  _globals['_UPDATEENTRYREQUEST']._serialized_start=1130
+  _globals['_UPDATEENTRYREQUEST']._serialized_end=1335
+  _globals['_UPDATEENTRYRESPONSE']._serialized_start=1338
+  _globals['_UPDATEENTRYRESPONSE']._serialized_end=1479
+  _globals['_DELETEENTRYREQUEST']._serialized_start=1482
+  _globals['_DELETEENTRYREQUEST']._serialized_end=1626
+  _globals['_DELETEENTRYRESPONSE']._serialized_start=1629
+  _globals['_DELETEENTRYRESPONSE']._serialized_end=1815
+  _globals['_MOVEENTRYREQUEST']._serialized_start=1818
+  _globals['_MOVEENTRYREQUEST']._serialized_end=1979
+  _globals['_MOVEENTRYRESPONSE']._serialized_start=1982
+  _globals['_MOVEENTRYRESPONSE']._serialized_end=2121
+  _globals['_DIRECTORYSERVICE']._serialized_start=2124
+  _globals['_DIRECTORYSERVICE']._serialized_end=2571
 # @@protoc_insertion_point(module_scope)

@@ -103,7 +103,7 @@ class ConfigValue(_message.Message):
     def __init__(self, value: _Optional[str] = ..., cleared: _Optional[bool] = ...) -> None: ...
 
 class EffectiveValue(_message.Message):
-    __slots__ = ("field", "value", "set_at", "set_by", "set_time", "overrides", "kafka_value", "kafka_state")
+    __slots__ = ("field", "value", "set_at", "set_by", "set_time", "overrides", "kafka_value", "kafka_state", "used")
     FIELD_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     SET_AT_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,7 @@ class EffectiveValue(_message.Message):
     OVERRIDES_FIELD_NUMBER: _ClassVar[int]
     KAFKA_VALUE_FIELD_NUMBER: _ClassVar[int]
     KAFKA_STATE_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
     field: str
     value: str
     set_at: str
@@ -120,15 +121,40 @@ class EffectiveValue(_message.Message):
     overrides: _containers.RepeatedCompositeFieldContainer[OverriddenValue]
     kafka_value: str
     kafka_state: str
-    def __init__(self, field: _Optional[str] = ..., value: _Optional[str] = ..., set_at: _Optional[str] = ..., set_by: _Optional[str] = ..., set_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., overrides: _Optional[_Iterable[_Union[OverriddenValue, _Mapping]]] = ..., kafka_value: _Optional[str] = ..., kafka_state: _Optional[str] = ...) -> None: ...
+    used: int
+    def __init__(self, field: _Optional[str] = ..., value: _Optional[str] = ..., set_at: _Optional[str] = ..., set_by: _Optional[str] = ..., set_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., overrides: _Optional[_Iterable[_Union[OverriddenValue, _Mapping]]] = ..., kafka_value: _Optional[str] = ..., kafka_state: _Optional[str] = ..., used: _Optional[int] = ...) -> None: ...
 
 class OverriddenValue(_message.Message):
-    __slots__ = ("value", "set_at")
+    __slots__ = ("value", "set_at", "used")
     VALUE_FIELD_NUMBER: _ClassVar[int]
     SET_AT_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
     value: str
     set_at: str
-    def __init__(self, value: _Optional[str] = ..., set_at: _Optional[str] = ...) -> None: ...
+    used: int
+    def __init__(self, value: _Optional[str] = ..., set_at: _Optional[str] = ..., used: _Optional[int] = ...) -> None: ...
+
+class QuotaUse(_message.Message):
+    __slots__ = ("field", "set_at", "limit", "used")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    SET_AT_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    set_at: str
+    limit: int
+    used: int
+    def __init__(self, field: _Optional[str] = ..., set_at: _Optional[str] = ..., limit: _Optional[int] = ..., used: _Optional[int] = ...) -> None: ...
+
+class Attention(_message.Message):
+    __slots__ = ("state", "field", "topics")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    field: str
+    topics: int
+    def __init__(self, state: _Optional[str] = ..., field: _Optional[str] = ..., topics: _Optional[int] = ...) -> None: ...
 
 class AncestorPosition(_message.Message):
     __slots__ = ("cluster_id", "incarnation", "revision", "age_seconds")
