@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from resolver.errors import InvalidArgument
-from resolver.kafka.settings import Client, Layer
+from resolver.kafka.settings import Client, Layer, problem_with
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaException
@@ -59,12 +59,17 @@ def said_by(error: KafkaException) -> str:
 def layers_of(
     settings: Mapping[str, Any], found: TopicLocation | None, client: Client = Client.PRODUCER
 ) -> list[Layer]:
-    """What the policies of a path say, then what the program says."""
+    """What the policies of a path say, then what the program says. What no policy may say is left
+    out here too: a directory of another version may not have refused it.
+    """
     layers = []
     effective = None if found is None else found.effective
     if found is not None and effective is not None:
-        field = f"{client}_defaults"
-        said = {key: one.value for key, one in getattr(effective, field).items() if not one.cleared}
+        said = {
+            key: one.value
+            for key, one in getattr(effective, f"{client}_defaults").items()
+            if not one.cleared and not problem_with(client, key, one.value)
+        }
         if said:
             layers.append(Layer(f"the policies of {found.path}", said))
     layers.append(Layer("the program", settings))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from itertools import product
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from confluent_kafka import Producer
+from kdir.v1 import policies_pb2
 
 from resolver.errors import InvalidArgument
+from resolver.kafka.connecting import layers_of
 from resolver.kafka.settings import (
     Client,
     Layer,
@@ -19,6 +23,7 @@ from resolver.kafka.settings import (
     problem_with,
     producer_settings,
 )
+from resolver.location import TopicLocation
 
 POLICY = "the policies of /la/orders"
 
@@ -144,6 +149,18 @@ def test_defaults_that_nobody_could_have_together() -> None:
     assert "acks=1, where all is needed" in conflict_in(Client.PRODUCER, both)
     assert conflict_in(Client.PRODUCER, {"acks": "1", "enable.idempotence": None}) == ""
     assert conflict_in(Client.CONSUMER, {"acks": "1"}) == ""
+
+
+def test_a_policy_that_says_where_to_connect_is_not_heard() -> None:
+    """Also from a directory that did not refuse it."""
+    policies = policies_pb2.Policies()
+    for key, value in (("bootstrap.servers", "evil:9092"), ("linger.ms", "5"), ("acks", "9")):
+        policies.producer_defaults[key].value = value
+    found = SimpleNamespace(path="/la/t", effective=policies)
+    assert layers_of({}, cast("TopicLocation", found)) == [
+        Layer("the policies of /la/t", {"linger.ms": "5"}),
+        Layer("the program", {}),
+    ]
 
 
 def test_the_rules_need_no_kafka_client() -> None:
