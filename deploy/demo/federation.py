@@ -39,9 +39,9 @@ _PROGRAMS = Path(sys.executable).parent
 SITE_LINKS = {"la": "/la/tracking", "ny": "/ny/tracking"}
 """What `/tracking` means at the directories of each site."""
 
-_KAFKA: dict[str, dict[str, Any]] = {
-    # The only one where kdir may make topics; it observes the others.
-    "la-tracking": {"split_on": ".", "ceiling": ["create"]},
+KAFKA: dict[str, dict[str, Any]] = {
+    # The only one where kdir may make topics, and change what is armed; it observes the others.
+    "la-tracking": {"split_on": ".", "ceiling": ["create", "configs"]},
     "la-metrics": {"split_on": "."},
     "ny-tracking": {"split_on": "."},
 }
@@ -101,7 +101,7 @@ class Federation:
             settings["kafka"] = {
                 "bootstrap": [self.brokers[name].bootstrap],
                 "sweep_seconds": 2,
-                **_KAFKA[name],
+                **KAFKA[name],
             }
         if site in SITE_LINKS:
             settings["links"] = {"/tracking": SITE_LINKS[site]}

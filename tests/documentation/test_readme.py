@@ -122,6 +122,7 @@ def test_every_block_is_tried_by_a_test_below() -> None:
         ("Find a topic", "sh"),
         ("Find a topic", "python"),
         ("Find a topic", "python"),
+        ("Say what holds, and who may", "sh"),
         ("Configure a server", "toml"),
         ("Several servers, one store", "toml"),
     ]
@@ -181,6 +182,16 @@ def test_finding_a_topic(at: dict[str, str], broker: SharedBroker) -> None:
     assert "ny-tracking" in shown["kdir trace /ny/tracking/search/clicks"]
     for path in ("/la/tracking/search/clicks", "/ny/tracking/search/clicks"):
         assert path in shown["kdir find click"]
+
+
+def test_what_holds_and_who_may(at: dict[str, str]) -> None:
+    set_it, effective, grant, check = block("Say what holds, and who may", "sh").splitlines()
+    shell(set_it, at)
+    # It comes down the parent's link a moment later.
+    eventually(lambda: "retention.ms\t259200000\t/la\t" in shell(effective, at))
+    assert "ALLOW User:alice READ TOPIC" in shell(grant, at)
+    decided = "allowed: ALLOW User:alice READ TOPIC from * on /la/tracking/search\n"
+    assert shell(check, at).startswith(decided)
 
 
 def test_the_python_that_is_shown(at: dict[str, str], broker: SharedBroker) -> None:

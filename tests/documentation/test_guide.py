@@ -1,0 +1,160 @@
+"""docs/access-and-policies.md is run, in order, on three real servers and a real broker."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import uuid
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from deploy.demo import federation as demo
+from directory.config import parse_config
+from tests.conftest import SharedBroker
+from tests.federation import Federation, eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "access-and-policies.md").read_text()
+_BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```", re.MULTILINE | re.DOTALL)
+_ENDS = re.compile(r" +# exit code (?P<code>\d).*$")
+_CLICKS = "/la/tracking/search/clicks"
+
+
+def blocks(language: str) -> list[str]:
+    """The page's fenced blocks of a language, in order."""
+    return [one["body"] for one in _BLOCK.finditer(PAGE) if one["language"] == language]
+
+
+@pytest.fixture(scope="module")
+def broker(kafka_broker: SharedBroker) -> Iterator[tuple[SharedBroker, str]]:
+    """The shared broker, with the demo's topics below a prefix of this test's own."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    prefix = f"guide-{uuid.uuid4().hex[:8]}."
+    week = {"retention.ms": "604800000"}
+    topics = [
+        NewTopic(f"{prefix}search.clicks", 1, replication_factor=1, config=week),
+        NewTopic(f"{prefix}search.ranking.features", 1, replication_factor=1),
+        NewTopic(f"{prefix}search.views", 1, replication_factor=1, config=week),
+    ]
+    client = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, "log_level": 0})
+    for made in client.create_topics(topics).values():
+        made.result(timeout=30)
+    yield kafka_broker, prefix
+    client.delete_topics([one.topic for one in topics])
+
+
+@pytest.fixture(scope="module")
+def environment(
+    broker: tuple[SharedBroker, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """That of somebody at la's servers, as the demo sets it."""
+    shared, prefix = broker
+    folder = tmp_path_factory.mktemp("guide")
+    rules = [
+        {"match": f"{prefix}*", "split_on": ".", "strip_prefix": prefix},
+        {"match": "*", "ignore": True},
+    ]
+    kafka = {
+        "bootstrap": [shared.bootstrap],
+        "rules": rules,
+        "sweep_seconds": 1,
+        "ceiling": ["create", "configs"],
+    }
+    with Federation(folder) as made:
+        made.start("/")
+        made.join("/la", "/")
+        tracking = made.join("/la/tracking", "/la", kafka=kafka)
+        eventually(lambda: tracking.outcome(_CLICKS) == "resolution")
+        eventually(lambda: tracking.outcome("/la/tracking/search/views") == "resolution")
+        yield {
+            **os.environ,
+            "KDIR_AT": f"{made['/la'].address},{tracking.address}",
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+
+
+def shell(line: str, environment: Mapping[str, str]) -> str:
+    """What a command line prints; it must end as its comment says."""
+    expected = _ENDS.search(line)
+    done = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, check=False, env=environment
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == (int(expected["code"]) if expected else 0), f"$ {line}\n{said}"
+    return said
+
+
+def rows(table: str) -> list[tuple[str, ...]]:
+    """The rows of a table, without the column that the clock writes."""
+    found = [re.split(r" {2,}", line.strip()) for line in table.splitlines()]
+    age = found[0].index("AGE")
+    width = len(found[0])
+    return [tuple(row[:age] + row[age + 1 :]) for row in found if len(row) >= width]
+
+
+@pytest.mark.timeout(180)
+def test_the_commands_of_the_guide(
+    environment: dict[str, str], broker: tuple[SharedBroker, str]
+) -> None:
+    prefix = broker[1]
+    effective, plan, explained = blocks("text")
+    hash_shown = re.search(r"--plan (\w+)", plan)
+    assert hash_shown is not None
+    said: dict[str, str] = {}
+    for shown in (line for block in blocks("sh") for line in block.splitlines()):
+        line = shown
+        if hash_shown[1] in line:  # the plan is one of this Kafka, and so is its name
+            begins = line.partition(" --plan")[0]
+            line = f"{begins} --plan $({begins} -o name)"
+        # What was changed in Kafka is seen there a moment later: so each may be tried again.
+        said[shown] = eventually(partial(shell, line, environment))
+        if shown == f"kdir effective {_CLICKS}":
+            assert rows(shell(f"{line} -o table", environment)) == rows(effective)
+        if shown.startswith("kdir arm") and "--plan" not in shown:
+            ours = re.sub(r" +", " ", said[shown].replace(prefix, ""))
+            assert ours.splitlines()[:-1] == re.sub(r" +", " ", plan).splitlines()[:-1]
+    assert said[f"kdir check alice read {_CLICKS} --explain"] == explained
+    assert "READ_ONLY" in next(text for line, text in said.items() if "search/late" in line)
+    assert "denied" in next(text for line, text in said.items() if "check intern" in line)
+    assert "allowed" in said["kdir check alice write --any topic /la/tracking"]
+    assert "* " not in said["kdir context use demo"]
+    # What was unset is inherited again, and nothing of what was only planned came.
+    last = shell(f"kdir effective {_CLICKS}", environment)
+    assert re.search(r"^tags\.site\tla\t/la\t", last, re.MULTILINE)
+    assert re.search(r"^retention\.ms\t172800000\t/la\t", last, re.MULTILINE)
+    assert "intern" not in shell("kdir grants /la/tracking/search", environment)
+
+
+@pytest.mark.timeout(180)
+def test_the_program_of_the_guide(environment: dict[str, str]) -> None:
+    (code,) = blocks("python")
+    address = environment["KDIR_AT"].partition(",")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("127.0.0.1:7420", address)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    topic, may = done.stdout.split()
+    assert topic.endswith("search.clicks")
+    assert may == "True"
+
+
+def test_the_config_of_the_guide_is_one() -> None:
+    (text,) = blocks("toml")
+    config = parse_config(tomllib.loads('mount = "/la"\n' + text))
+    assert config.access.value == "enforce"
+
+
+def test_the_demo_allows_what_the_guide_does() -> None:
+    assert {"create", "configs"} <= set(demo.KAFKA["la-tracking"]["ceiling"])
