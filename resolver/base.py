@@ -6,7 +6,6 @@ verbs.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -32,8 +31,6 @@ __all__ = ["BaseResolver"]
 
 DEFAULT_TIMEOUT_SECONDS: Final = 2.0
 DEFAULT_STALE_SECONDS: Final = 86_400.0
-_SAVE_SECONDS: Final = 60.0
-"""A client that is killed loses the answers of so long."""
 
 
 class BaseResolver:
@@ -98,6 +95,7 @@ class BaseResolver:
         self._recursive = recursive
         self._clock = clock
         self._allow = allow or AllowList.beside(start)
+        self._health = health or Health(clock)
         login = (os.fspath(ca), os.fspath(cert), os.fspath(key), token, os.fspath(token_file))
         if transport is not None and any(login):
             raise errors.InvalidArgument("transport: with one, ca, cert, key and token are its own")
@@ -108,31 +106,10 @@ class BaseResolver:
         self._transport: Transport = (
             transport if transport is not None else GrpcTransport(credentials)
         )
-        self._health = health or Health(clock)
         self._cache = Cache(clock, max_entries=max_entries, principal=principal)
-        positions = Positions()
-        self._lookups = Lookups(
-            lambda: Walker(self._transport, self._health, positions, clock),
-            self._cache,
-            self._rules,
-            clock,
-            max_stale_seconds,
-        )
-        self._owners = Owners(
-            self._lookups, self._cache, self._transport, self._health, self._rules, clock
-        )
-        self._feeds = Feeds(
-            self._lookups,
-            self._owners,
-            self._cache,
-            self._transport,
-            self._rules,
-            clock,
-            timeout_seconds,
-        )
+        self._assemble(max_stale_seconds)
         self._kept = self._cache.answers.get  # bound once: a warm resolve is little else
         self._disk: Disk | None = None
-        self._saved_at = clock()
         if cache_file is not None:
             from resolver.disk import Disk
 
@@ -141,11 +118,34 @@ class BaseResolver:
         if watch:
             self._feeds.follow_all(automatic=True)
 
+    def _assemble(self, max_stale_seconds: float) -> None:
+        """Make the parts that ask, of those that remember and reach."""
+        transport, health, cache, clock = self._transport, self._health, self._cache, self._clock
+        positions = Positions()
+        self._lookups = Lookups(
+            lambda: Walker(transport, health, positions, clock),
+            cache,
+            self._rules,
+            clock,
+            max_stale_seconds,
+        )
+        self._owners = Owners(self._lookups, cache, transport, health, self._rules, clock)
+        self._feeds = Feeds(
+            self._lookups,
+            self._owners,
+            cache,
+            transport,
+            self._rules,
+            clock,
+            self._timeout_seconds,
+        )
+
     def close(self) -> None:
         """Give back what was opened. The resolver cannot be used afterwards."""
         self._lookups.own_process()  # what a parent process opened is the parent's to close
         self._feeds.close()
-        self._save()
+        if self._disk is not None:
+            self._disk.save_if_possible()
         if self._owns_transport:
             self._transport.close()
 
@@ -159,17 +159,6 @@ class BaseResolver:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _save_now_and_then(self) -> None:
-        if self._disk is not None and self._clock() - self._saved_at > _SAVE_SECONDS:
-            self._save()
-
-    def _save(self) -> None:
-        self._saved_at = self._clock()
-        if self._disk is not None:
-            # A full disk must not end a program that could do without the file.
-            with contextlib.suppress(OSError):
-                self._disk.save()
 
     def _seconds(self, timeout_seconds: float | None) -> float:
         return self._timeout_seconds if timeout_seconds is None else timeout_seconds

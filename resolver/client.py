@@ -77,7 +77,8 @@ class Resolver(BaseResolver):
             token,
             self._deadline(timeout_seconds),
         )
-        self._save_now_and_then()
+        if self._disk is not None:
+            self._disk.save_now_and_then()
         return found
 
     def resolve_many(

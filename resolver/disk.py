@@ -12,6 +12,7 @@ is readable by its owner only: what one principal may see is not for others.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -36,6 +37,8 @@ _VERSION: Final = 1
 _MOST_ANSWERS: Final = 5_000
 """The youngest are kept: a file is read before the first answer, and must not delay it."""
 _MOST_BYTES: Final = 64 * 1024 * 1024
+_SAVE_SECONDS: Final = 60.0
+"""A client that is killed loses the answers of so long."""
 
 
 class Disk:
@@ -54,6 +57,7 @@ class Disk:
         self._servers = sorted(servers)
         self._clock = clock
         self._wall_clock = wall_clock
+        self._saved_at = clock()
 
     def load(self) -> int:
         """Remember what the file holds; how many answers that were. Never raises for the file."""
@@ -97,6 +101,17 @@ class Disk:
                 case _:
                     pass  # of a newer version that is otherwise the same
         return count
+
+    def save_now_and_then(self) -> None:
+        """Write what is remembered, if that was long ago."""
+        if self._clock() - self._saved_at > _SAVE_SECONDS:
+            self.save_if_possible()
+
+    def save_if_possible(self) -> None:
+        """Write what is remembered; a full disk must not end a program that could do without."""
+        self._saved_at = self._clock()
+        with contextlib.suppress(OSError):
+            self.save()
 
     def save(self) -> None:
         """Write what is remembered.

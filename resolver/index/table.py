@@ -37,7 +37,8 @@ from resolver.index.schema import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
+    from deltalake.transaction import AddAction
 
 __all__ = [
     "ClusterFiles",
@@ -202,13 +203,8 @@ class IndexTable:
         Raises:
             Overtaken: the table is no longer as ``base`` says.
         """
-        from deltalake import CommitProperties, DeltaTable, Schema
-        from deltalake.exceptions import CommitFailedError, DeltaError
-        from deltalake.transaction import (
-            AddAction,
-            RemoveAction,
-            create_table_with_add_actions,
-        )
+        from deltalake import CommitProperties
+        from deltalake.transaction import AddAction
 
         # No retries of its own: whether a change still makes sense on top of another commit is not
         # deltalake's to say.
@@ -225,28 +221,51 @@ class IndexTable:
             for one in adds
         ]
         if base.version is None:
-            try:
-                create_table_with_add_actions(
-                    self.location,
-                    Schema.from_arrow(arrow_schema()),
-                    added,
-                    mode="error",
-                    partition_by=_PARTITION_COLUMNS,
-                    description=_DESCRIPTION,
-                    configuration=_CONFIGURATION,
-                    commit_properties=properties,
-                )
-            except DeltaError as error:
-                if self.exists():
-                    raise Overtaken from error
-                raise
+            self._create(added, properties)
             return 0
+        self._append(base.version, added, removes, properties)
+        return base.version + 1
+
+    def _create(self, added: list[AddAction], properties: CommitProperties) -> None:
+        """Make the table, unless somebody else did."""
+        from deltalake import Schema
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import create_table_with_add_actions
+
+        try:
+            create_table_with_add_actions(
+                self.location,
+                Schema.from_arrow(arrow_schema()),
+                added,
+                mode="error",
+                partition_by=_PARTITION_COLUMNS,
+                description=_DESCRIPTION,
+                configuration=_CONFIGURATION,
+                commit_properties=properties,
+            )
+        except DeltaError as error:
+            if self.exists():
+                raise Overtaken from error
+            raise
+
+    def _append(
+        self,
+        version: int,
+        added: Sequence[AddAction],
+        removes: Sequence[Placed],
+        properties: CommitProperties,
+    ) -> None:
+        """Make the version after this one, unless somebody else did."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import RemoveAction
+
         now_ms = time.time_ns() // 1_000_000
         removed = [
             RemoveAction(one.file.path, True, now_ms, one.file.size, partition_values(one.state))
             for one in removes
         ]
-        table = DeltaTable(self.location, version=base.version)
+        table = DeltaTable(self.location, version=version)
         try:
             table.create_write_transaction(
                 [*added, *removed],
@@ -256,10 +275,9 @@ class IndexTable:
                 commit_properties=properties,
             )
         except CommitFailedError as error:
-            if DeltaTable(self.location).version() != base.version:
+            if DeltaTable(self.location).version() != version:
                 raise Overtaken from error
             raise
-        return base.version + 1
 
 
 def clusters_of(table: DeltaTable) -> dict[str, ClusterFiles]:
