@@ -19,6 +19,7 @@ from directory.logs import carried
 from directory.namespace.command import Command, ForgetRetired, Plan, ReapDeleted
 from directory.namespace.entry import DELETED_ID
 from directory.namespace.keys import RETIRED, directory_range, retired_key, retired_until_ms
+from directory.namespace.plan_reap import why_held_up
 from directory.store.base import Guard, KeyIs, Leadership, Put, Store, StoreAway
 from directory.store.replica import Applied, Replica, ReplicaState
 from resolver.errors import KdirError, LimitExceeded, LostRace, NotReady
@@ -181,9 +182,11 @@ class Reaper:
                     raise LostRace("the role is another server's")
                 return _SOON_SECONDS  # what the reaper before this one did may not be seen yet
             self._seen = True
-            self._turn(guard)
-            self._trouble = ""
-            return 0.0
+            if self._turn(guard):
+                self._trouble = ""
+                return 0.0
+            self._hold_up(why_held_up(self._replica.snapshot))
+            return _IDLE_SECONDS if self._trouble else _SOON_SECONDS
         except LostRace:
             # The guard that does not hold is that of the role.
             _log.warning("another server is the reaper by now")
@@ -236,14 +239,26 @@ class Reaper:
         if leadership is not None:
             leadership.release()
 
-    def _turn(self, guard: KeyIs) -> None:
+    def _hold_up(self, why: str) -> None:
+        """Nothing can be done, though something waits."""
+        if why and why != self._trouble:
+            _log.warning("removals are not finished: %s", why)
+        self._trouble = why
+
+    def _turn(self, guard: KeyIs) -> bool:
+        """Works for a while; whether there was anything to do."""
+        worked_at_all = False
         until = self._clock() + self._turn_seconds
         while not self._stopping.is_set():
             started = self._clock()
-            if not (self._reap(guard) or self._forget(guard)) or started >= until:
-                return
+            if not (self._reap(guard) or self._forget(guard)):
+                return worked_at_all
+            worked_at_all = True
+            if started >= until:
+                break
             worked = self._clock() - started
             self._sleep(worked if self._writer.under_way else worked * _REST)
+        return True
 
     def _reap(self, guard: KeyIs) -> bool:
         """One step; whether there was anything to do."""

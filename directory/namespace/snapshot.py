@@ -128,6 +128,11 @@ class Snapshot:
         """A directory and what stands in it; ``ROOT_ID`` and ``DELETED_ID`` always exist."""
         return self._tree.nodes.get(directory_id)
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether something lies in a directory that has no readable record."""
+        return bool(self._tree.loose)
+
     def contents(self) -> Iterator[tuple[int, Contents]]:
         """What lies directly in each directory that there is anything in, by id in order; also in
         one that has no readable record.

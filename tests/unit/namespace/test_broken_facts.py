@@ -12,15 +12,17 @@ from directory.namespace.command import (
     MoveEntry,
     ReapDeleted,
 )
-from directory.namespace.entry import Provision
+from directory.namespace.entry import Kind, Provision
 from directory.namespace.keys import (
     DETACHED,
     READ_ONLY,
     detached_key,
+    entry_key,
     read_only_id,
     removal_key,
     retired_key,
 )
+from directory.namespace.plan_reap import why_held_up
 from directory.namespace.removal import Removal, removals
 from directory.store.base import Put
 from resolver.errors import PhysicalNameRetired
@@ -90,3 +92,49 @@ def test_S21_what_was_decided_of_a_removal_and_cannot_be_read_leaves_kafka_alone
     cluster.do(ReapDeleted(), deletes_in_kafka=True)
     assert cluster.show() == "new/"
     assert cluster.rows.under(b"k/removal/") == {}
+
+
+def unreadable_below() -> tuple[Cluster, bytes, bytes]:
+    """A removed directory with one in it, of a topic, whose record was spoiled; its key and what it
+    was.
+    """
+    cluster = holding()
+    cluster.do(
+        CreateDirectory(path=path("/la/old/sub/deeper"), make_parents=True),
+        CreateTopic(path=path("/la/old/sub/t2")),
+        CreateTopic(path=path("/la/old/z")),
+    )
+    old = cluster.snapshot.find_directory(("old",))
+    assert old is not None
+    key = entry_key(old, Kind.DIRECTORY, "sub")
+    (record,) = cluster.rows.under(key).values()
+    put(cluster, (key, NONSENSE))
+    cluster.do(DeleteEntry(path=path("/la/old"), recursive=True))
+    return cluster, key, record
+
+
+def test_S21_a_removed_directory_stays_while_one_in_it_cannot_be_read() -> None:
+    """Taken away, it would leave behind entries that nobody finds, with their names in Kafka."""
+    cluster, key, record = unreadable_below()
+    cluster.do(ReapDeleted())
+    assert cluster.plan(ReapDeleted()).writes == ()
+    assert repr(key) in why_held_up(cluster.snapshot)
+    assert cluster.snapshot.locate("old.z") is None, "the rest is gone"
+    assert cluster.show().startswith("new/\n(removed)")
+    # A version that can read it came, or a backup was looked at.
+    put(cluster, (key, record))
+    assert why_held_up(cluster.snapshot) == ""
+    cluster.do(ReapDeleted())
+    assert not cluster.snapshot.has_lost
+    assert cluster.rows.under(b"k/removal/") == {}
+    assert [key[-3:] for key in cluster.rows.under(b"e/")] == [b"new"]
+
+
+def test_S21_where_nothing_can_lie_in_it_it_goes() -> None:
+    cluster = holding()
+    old = cluster.snapshot.find_directory(("old",))
+    assert old is not None
+    put(cluster, (entry_key(old, Kind.DIRECTORY, "empty"), NONSENSE))
+    cluster.do(DeleteEntry(path=path("/la/old"), recursive=True), ReapDeleted())
+    assert not cluster.snapshot.quarantined
+    assert list(cluster.rows.under(b"k/removal/")) == []

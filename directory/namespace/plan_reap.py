@@ -1,0 +1,279 @@
+"""Plans for finishing removals, a bounded step at a time; for whoever is elected to.
+
+``ReapDeleted`` takes what was removed apart from the leaves; each step is a transaction of its own,
+so that it can be killed after any. Refuses to leave behind what nobody would find again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from itertools import islice
+from typing import Final, NamedTuple, assert_never
+
+from directory.namespace.command import (
+    FinishDelete,
+    ForgetRetired,
+    Plan,
+    ReapDeleted,
+)
+from directory.namespace.draft import Draft
+from directory.namespace.entry import (
+    DELETED_ID,
+    Directory,
+    Entry,
+    Kind,
+    Link,
+    Mount,
+    Provision,
+    Topic,
+)
+from directory.namespace.keys import (
+    directory_range,
+    entry_key,
+    grants_key,
+    mounted_key,
+    parse_entry_key,
+    removal_key,
+    retired_key,
+    retired_until_ms,
+)
+from directory.namespace.plan_delete import deleted_name, let_go
+from directory.namespace.removal import DELETED, Removal
+from directory.namespace.snapshot import Node, Snapshot
+from directory.store.base import Limits
+from resolver.path import MAX_PATH_BYTES, Path
+
+__all__ = ["finish_delete", "forget_retired", "reap_deleted", "why_held_up"]
+
+# Nobody but the reaper writes below a removed directory: whoever makes, changes or moves something
+# guards every directory above it, by value, and the one that was removed is not there any more. And
+# the reaper is one, elected and fenced. So a step looks at nothing but what it takes.
+
+_GUARDS_EACH: Final = 2
+_WRITES_EACH: Final = 3
+"""What one entry costs, at most, beside its grants."""
+_BYTES_EACH: Final = 512
+"""What the event of one entry and its keys cost beside its record and its paths, at most about."""
+_AROUND: Final = 2
+"""Guards and writes that others add to a step: its event, the guard of the reaper's role."""
+
+
+class _Leaf(NamedTuple):
+    """The next entry to take away: nothing is left below it by then."""
+
+    parent_id: int
+    name: str
+    entry: Entry
+    path: Path | None
+    """Where it was before the removal, as far as that is known."""
+    removal: Removal | None
+    top: bool
+    """Whether it is the removed directory itself, not something below it."""
+    record: bytes | None = None
+    """As it is stored; of a topic."""
+
+
+class _Room:
+    """How much of one transaction is left."""
+
+    def __init__(self, draft: Draft, limits: Limits | None) -> None:
+        self._draft = draft
+        self._limits = limits
+        self._bytes = 0
+
+    def takes(self, leaf: _Leaf) -> bool:
+        """Whether one more fits; it is counted then. The first always does."""
+        if self._limits is None:
+            return True
+        guards, writes = self._draft.size
+        first = writes == 0
+        self._bytes += 2 * len(leaf.record or b"") + _BYTES_EACH + 2 * MAX_PATH_BYTES
+        key = grants_key(leaf.parent_id, leaf.entry.kind, leaf.name)
+        grants = self._draft.snapshot.fact(key)
+        each = _WRITES_EACH
+        if grants is not None:
+            each += 1
+            self._bytes += len(grants) + len(key)
+        holds = self._limits.hold(guards + _GUARDS_EACH + _AROUND, writes + each + _AROUND)
+        return first or (holds and self._bytes <= self._limits.max_bytes)
+
+
+def reap_deleted(draft: Draft, command: ReapDeleted) -> Plan:
+    """One step of taking removed directories apart; an empty plan when there is nothing to do.
+
+    What stands there as DELETING waits for ``FinishDelete`` and is not touched.
+    """
+    topics = directories = 0
+    room = _Room(draft, command.limits)
+    for leaf in islice(_leaves(draft), max(0, command.limit)):
+        if not room.takes(leaf):
+            break
+        topics += isinstance(leaf.entry, Topic)
+        directories += isinstance(leaf.entry, Directory)
+        _reap(draft, leaf)
+    return draft.finish(topic_count=topics, directory_count=directories)
+
+
+def _leaves(draft: Draft) -> Iterator[_Leaf]:
+    snapshot = draft.snapshot
+    place = snapshot.node(DELETED_ID)
+    if place is None:
+        return
+    kept = frozenset(parent_id for parent_id, _ in _unreadable_directories(snapshot))
+    for name, container in place.containers.items():
+        removal = Removal.of(snapshot, container.entry_id)
+        path = removal.path if removal else None
+        node = snapshot.node(container.entry_id)
+        stays = False
+        if isinstance(container, Directory) and node is not None:
+            stays = yield from _below(draft, node, path, removal, kept)
+        if not stays:
+            yield _Leaf(DELETED_ID, name, container, path, removal, top=True)
+
+
+def why_held_up(snapshot: Snapshot) -> str:
+    """Why a removed directory may not be finished; empty = it may.
+
+    What lies in a directory whose record cannot be read is found by that record only. So what that
+    stands in stays, until a version that can read it comes, or somebody has removed it; taken away,
+    it would leave behind what nobody finds, with its names in Kafka.
+    """
+    removed = [
+        key
+        for parent_id, key in _unreadable_directories(snapshot)
+        if _is_removed(snapshot, parent_id)
+    ]
+    if not removed:
+        return ""
+    return (
+        f"{len(removed)} directories below removed ones cannot be read, the first at "
+        f"{removed[0]!r}, and something lies in directories without a record: kdir verify"
+    )
+
+
+def _unreadable_directories(snapshot: Snapshot) -> Iterator[tuple[int, bytes]]:
+    """Where the records of containers stand that cannot be read, each with its key; none where
+    nothing can lie in them.
+    """
+    if not snapshot.has_lost:
+        return
+    for key in snapshot.quarantined:
+        try:
+            place = parse_entry_key(key)
+        except ValueError:
+            continue
+        if not place.is_topic:
+            yield place.parent_id, key
+
+
+def _is_removed(snapshot: Snapshot, directory_id: int) -> bool:
+    at = snapshot.node(directory_id)
+    while at is not None and at.entry_id != DELETED_ID:
+        at = snapshot.node(at.parent_id)
+    return at is not None
+
+
+def _below(
+    draft: Draft,
+    node: Node,
+    path: Path | None,
+    removal: Removal | None,
+    kept: frozenset[int],
+) -> Generator[_Leaf, None, bool]:
+    """What is to be taken away in a directory; whether something in it stays, and so it, too."""
+    # Depth first, a directory after what it holds: wherever the caller stops, what was taken so far
+    # is a whole step. A path has at most 64 segments, so recursion is safe.
+    for name, record in node.topics.items():
+        topic = _readable(draft, record)
+        if topic is not None:
+            here = _child(path, name)
+            yield _Leaf(node.entry_id, name, topic, here, removal, top=False, record=record)
+    stays = node.entry_id in kept
+    for name, container in node.containers.items():
+        here = _child(path, name)
+        below = draft.snapshot.node(container.entry_id)
+        one_stays = False
+        if isinstance(container, Directory) and below is not None:
+            one_stays = yield from _below(draft, below, here, removal, kept)
+        if one_stays:
+            stays = True
+        else:
+            yield _Leaf(node.entry_id, name, container, here, removal, top=False)
+    return stays
+
+
+def _readable(draft: Draft, record: bytes) -> Topic | None:
+    try:
+        entry = draft.snapshot.codec.decode(record)
+    except ValueError:
+        return None  # it goes with its directory
+    return entry if isinstance(entry, Topic) else None
+
+
+def _child(path: Path | None, name: str) -> Path | None:
+    return None if path is None else Path((*path.segments, name))
+
+
+def _reap(draft: Draft, leaf: _Leaf) -> None:
+    entry = leaf.entry
+    match entry:
+        case Topic():
+            goes = leaf.removal is not None and leaf.removal.goes_in_kafka
+            place = (leaf.parent_id, leaf.name)
+            let_go(draft, *place, entry, goes_in_kafka=goes, record=leaf.record)
+        case Directory():
+            draft.take(leaf.parent_id, leaf.name, entry)
+            _drop_unreadable(draft, entry.entry_id)
+        case Link():
+            draft.take(leaf.parent_id, leaf.name, entry)
+        case Mount():
+            # None can be below a removed directory; should one be, its child is free again.
+            draft.take(leaf.parent_id, leaf.name, entry)
+            draft.unset(mounted_key(entry.cluster_id))
+        case _:
+            assert_never(entry)
+    if leaf.top:
+        # Its removal was told when it was marked.
+        draft.unset(removal_key(entry.entry_id))
+    else:
+        # Other entries may stand at its old path by now: the event is of the place that it was in.
+        where = Path((*draft.mount.segments, DELETED, deleted_name(entry.entry_id)))
+        draft.gone(leaf.parent_id, leaf.name, entry, where, leaf.path)
+
+
+def _drop_unreadable(draft: Draft, directory_id: int) -> None:
+    """What cannot be read was not taken before its directory; without one nobody would find it."""
+    snapshot, within = draft.snapshot, directory_range(directory_id)
+    node = snapshot.node(directory_id)
+    for name, record in node.topics.items() if node is not None else ():
+        if _readable(draft, record) is None:
+            draft.unset(entry_key(directory_id, Kind.TOPIC, name))
+    for key in snapshot.quarantined:
+        if key.startswith(within) and key != within:
+            draft.unset(key)
+
+
+def forget_retired(draft: Draft, command: ForgetRetired) -> Plan:
+    """Physical names may be used again."""
+    for name in command.names:
+        key = retired_key(name)
+        value = draft.snapshot.fact(key)
+        until_ms = None if value is None else retired_until_ms(value)
+        if until_ms is not None and until_ms <= draft.context.now_ms:
+            draft.expect(key, value)
+            draft.unset(key)
+    return draft.finish()
+
+
+def finish_delete(draft: Draft, command: FinishDelete) -> Plan:
+    """Kafka's topics are gone: so are the entries, and the names are retired for a day."""
+    count = 0
+    for name, entry_id in command.topics:
+        topic = draft.snapshot.topic(DELETED_ID, name)
+        if topic is None or topic.entry_id != entry_id or topic.provision is not Provision.DELETING:
+            continue
+        count += 1
+        draft.take(DELETED_ID, name, topic)
+        draft.release(topic.physical_name)
+        draft.retire(topic.physical_name)
+    return draft.finish(topic_count=count)
