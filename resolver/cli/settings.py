@@ -165,14 +165,15 @@ def _row(
 ) -> list[str | Styled]:
     key = key_of(one.field)
     shown = units.retention if out.human and key.endswith(".ms") else str
+    with_use = _with_use if out.human else _bare
     row: list[str | Styled] = [
         key,
-        _with_use(shown(one.value) or '""', one),
+        with_use(shown(one.value) or '""', one),
         "." if out.human and one.set_at == str(path) else one.set_at,
         one.set_by or "-",
         _age(out, one),
         ", ".join(
-            f"{_with_use(shown(other.value), other)} at {other.set_at}" for other in one.overrides
+            f"{with_use(shown(other.value), other)} at {other.set_at}" for other in one.overrides
         )
         or "-",
     ]
@@ -184,6 +185,10 @@ def _row(
 def _with_use(value: str, of: policies_pb2.EffectiveValue | policies_pb2.OverriddenValue) -> str:
     """A quota with what is used of it."""
     return f"{value} ({of.used} used)" if of.HasField("used") else value
+
+
+def _bare(value: str, _: object) -> str:
+    return value
 
 
 def _age(out: Output, one: policies_pb2.EffectiveValue) -> str:

@@ -129,10 +129,12 @@ def _facts(answer: directory_pb2.GetEntryResponse, *, human: bool) -> Iterator[s
     facts += [(one.state, _attention(entry.path, one)) for one in answer.attention]
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
-        if isinstance(value, Styled):
+        if not human:
+            yield f"{name}\t{value.text if isinstance(value, Styled) else value}"
+        elif isinstance(value, Styled):
             yield Styled(f"{name:<{width}}{value.text}", value.style)
         else:
-            yield f"{name:<{width}}{value}" if human else f"{name}\t{value}"
+            yield f"{name:<{width}}{value}"
 
 
 def _quota(one: policies_pb2.QuotaUse) -> str | Styled:
