@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -45,6 +46,8 @@ _BATCH: Final = 2_000
 """Names of one request: bounds the memory of an answer and the time that a broker gives to it."""
 _CONFIG_BATCH: Final = 250
 """The same for configs, which cost a broker more."""
+_CONFIGS_AHEAD: Final = 1
+"""So many of those are asked for while the one before is read here: that takes as long again."""
 _ALTER_BATCH: Final = 250
 """Topics that one request changes: a controller handles it as one, and others wait for it."""
 _SLACK_SECONDS: Final = 2.0
@@ -142,19 +145,28 @@ class ConfluentAdmin:
         from confluent_kafka.admin import ConfigResource
 
         found: dict[str, Mapping[str, str] | Refused] = {}
-        for batch in _batches(names, _CONFIG_BATCH):
-            asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in batch]
-            with self._asking() as client:
-                futures = client.describe_configs(asked, request_timeout=self._timeout)
-                for resource, future in futures.items():
-                    match self._each(future):
-                        case Refused() as refused:
-                            found[resource.name] = refused
-                        case Unknown() | None:
-                            pass
-                        case entries:
-                            found[resource.name] = _set_on_topic(entries)
+        with self._asking() as client:
+            under_way: deque[dict[Any, Future[Any]]] = deque()
+            for batch in _batches(names, _CONFIG_BATCH):
+                asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in batch]
+                under_way.append(client.describe_configs(asked, request_timeout=self._timeout))
+                if len(under_way) > _CONFIGS_AHEAD:
+                    self._take_configs(under_way.popleft(), found)
+            for futures in under_way:
+                self._take_configs(futures, found)
         return found
+
+    def _take_configs(
+        self, futures: Mapping[Any, Future[Any]], found: dict[str, Mapping[str, str] | Refused]
+    ) -> None:
+        for resource, future in futures.items():
+            match self._each(future):
+                case Refused() as refused:
+                    found[resource.name] = refused
+                case Unknown() | None:
+                    pass
+                case entries:
+                    found[resource.name] = _set_on_topic(entries)
 
     def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
         outcomes: dict[str, Outcome] = {}
