@@ -151,10 +151,19 @@ class AclPusher:
             if self.note != reason.message:
                 _log.warning("%s: no ACLs are pushed: %s", self._cluster, reason.message)
             self.note = reason.message
+            self._tell(reason.message)
             self._again(_REFUSED_SECONDS)
         except BaseException:
             self._dirty = True
             raise
+
+    def _tell(self, words: str) -> None:
+        """Whoever waits for an arming is to know why it is not carried out yet."""
+        told = [replace(one.mark, message=words) for one in self._releases.values()]
+        self._commits.put_all([new.to_put() for new in told if not self._has_said(new)])
+
+    def _has_said(self, mark: Mark) -> bool:
+        return self._latest().fact(mark.key) == mark.to_put().value
 
     def _again(self, seconds: float) -> None:
         self._dirty = True
@@ -281,7 +290,8 @@ class AclPusher:
                 f"{one.resource}: {why}"
                 for one in verdicts
                 if one.resource in release.resources
-                and (why := tally.undone.get(one.resource) or one.asked.waits)
+                # That it would not take anything over, the plan has said itself.
+                and (why := tally.undone.get(one.resource) or one.asked.waits) not in {"", TAKEOVER}
             ]
             more = f", and {len(words) - 1} more" if len(words) > 1 else ""
             message = words[0] + more if words else ""

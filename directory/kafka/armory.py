@@ -133,7 +133,8 @@ class Armory:
         snapshot = self._desk.latest()
         entry, _ = self._found(snapshot, path)
         known = mark_of(snapshot, aspect, entry.entry_id)
-        if known is not None and plan and known.plan == plan and _says(entry, aspect):
+        same = known is not None and (known.plan, known.takeover) == (plan, takeover)
+        if known is not None and same and _says(entry, aspect):
             return self._wait_for(known, deadline)  # the same request, asked again
         now = self._plan(snapshot, path, aspect, takeover)
         if now.plan != plan:
@@ -205,8 +206,8 @@ class Armory:
                 return Armed(0, message="armed anew by another plan meanwhile")
             if not found.pending:
                 return Armed(found.made, message=found.message)
-            if self._desk.clock() >= until:
-                return Armed(0, left=True)
+            if found.message or self._desk.clock() >= until:
+                return Armed(found.made, left=True, message=found.message)
             self._desk.sleep(_LOOK_SECONDS)
 
     # -- the plan ------------------------------------------------------------------------------
