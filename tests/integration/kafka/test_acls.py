@@ -1,9 +1,14 @@
-"""Grants below armed directories as ACLs of a real broker: what reaches it, and what is left alone."""
+"""Grants below armed directories as ACLs of a real broker: what reaches it, what is left alone."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
+from typing import Any
 
 import pytest
 
@@ -11,10 +16,12 @@ from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin import ConfluentAdmin
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put
-from tests.acls import arm, disarm, grant, on, planned, revoke, shown
-from tests.reconciling import World, admin_of, drop, in_kafka, make, world
+from resolver.errors import KafkaRefused
+from tests.acls import arm, disarm, grant, on, plan, planned, revoke, shown
+from tests.reconciling import World, admin_of, drop, eventually, in_kafka, make, world
 
-CEILING = frozenset({"create", "delete", "acls"})
+ROOT = FilePath(__file__).resolve().parents[3]
+SETTINGS: dict[str, Any] = {"ceiling": frozenset({"create", "delete", "acls"}), "split_on": "."}
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +46,7 @@ def kafka(broker: KafkaBroker) -> ConfluentAdmin:
 
 @pytest.fixture
 def here(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[World]:
-    settings = {"ceiling": CEILING, "split_on": "."}
-    with world(tmp_path / "store.db", admin_of(broker.bootstrap), **settings) as made:
+    with world(tmp_path / "store.db", admin_of(broker.bootstrap), **SETTINGS) as made:
         made.writer.put_facts([Put(LEVEL, b"3")])
         yield made
 
@@ -80,5 +86,133 @@ def test_grants_reach_kafka_once_armed_and_what_is_revoked_goes(
         "topic search.views", "allow alice read"
     )
     disarm(here, "search")
+    here.settle()
+    assert not shown(kafka)
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from directory.kafka.admin import ConfluentAdmin
+from tests.integration.kafka.test_acls import SETTINGS
+from tests.integration.kafka.test_crashes import Mortal, Passages
+from tests.reconciling import World
+file, bootstrap, where = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+class Deadly(Passages):
+    def passed(self, what):
+        if what == where:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+methods = frozenset({"add_acls", "remove_acls", "create"})
+World(
+    file, lambda: Mortal(ConfluentAdmin([bootstrap]), Deadly(-1), methods), **SETTINGS
+).settle()
+"""
+
+
+@pytest.mark.parametrize("where", ["after add_acls", "before remove_acls", "after remove_acls"])
+def test_a_process_killed_around_a_request_is_finished_by_the_next(
+    where: str, broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
+) -> None:
+    make(kafka, "search.clicks")
+    foreign = on("topic search.clicks", "allow eve read")
+    kafka.add_acls(list(foreign))
+    file = tmp_path / "store.db"
+    with world(file, admin_of(broker.bootstrap), **SETTINGS) as here:
+        here.writer.put_facts([Put(LEVEL, b"3")])
+        here.sweep()
+        grant(here, "search", "allow alice read", "allow alice read group g-*")
+        arm(here, "search")
+        revoke(here, "search", "allow alice read", "allow alice read group g-*")
+        grant(here, "search", "deny alice all", "allow bob write")
+        here.create("search/new")
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, str(file), broker.bootstrap, where],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    with world(file, admin_of(broker.bootstrap), **SETTINGS) as here:
+        here.settle()
+        assert here.states()["search/new"] == "ACTIVE"
+        granted = ("deny alice all", "allow bob write")
+        new = on("topic search.new", *granted)
+        assert shown(kafka) == on("topic search.clicks", *granted) | new | foreign
+        disarm(here, "search")
+        here.settle()
+        assert shown(kafka) == foreign
+
+
+def test_a_broker_that_is_away_gets_them_when_it_is_back(
+    kafka_brokers: Callable[..., KafkaBroker], tmp_path: FilePath
+) -> None:
+    with kafka_brokers(properties=dict(KafkaBroker.AUTHORIZER)) as broker:
+        kafka = ConfluentAdmin([broker.bootstrap])
+        make(kafka, "search.clicks")
+        open_admin = admin_of(broker.bootstrap, timeout_seconds=2.0)
+        with world(tmp_path / "store.db", open_admin, **SETTINGS) as here:
+            here.writer.put_facts([Put(LEVEL, b"3")])
+            here.sweep()
+            grant(here, "search", "allow alice read")
+            arm(here, "search")
+            broker.stop()
+            revoke(here, "search", "allow alice read")
+            grant(here, "search", "deny alice all")
+            here.reconciler.step()
+            assert not here.reconciler.status().reachable
+            broker.start()
+            eventually(lambda: here.reconciler.step() and here.reconciler.status().reachable)
+            here.settle()
+            assert shown(kafka) == on("topic search.clicks", "deny alice all")
+
+
+def test_a_broker_without_authorizer_is_a_clear_error(
+    kafka_brokers: Callable[..., KafkaBroker], tmp_path: FilePath
+) -> None:
+    with kafka_brokers() as broker:
+        kafka = ConfluentAdmin([broker.bootstrap])
+        with pytest.raises(KafkaRefused, match=r"keeps no ACLs.*authorizer\.class\.name"):
+            kafka.acls()
+        make(kafka, "search.clicks")
+        with world(tmp_path / "store.db", admin_of(broker.bootstrap), **SETTINGS) as here:
+            here.writer.put_facts([Put(LEVEL, b"3")])
+            here.sweep()
+            grant(here, "search", "allow alice read")
+            with pytest.raises(KafkaRefused, match=r"authorizer\.class\.name"):
+                plan(here, "search")
+
+
+def test_addresses_and_names_as_kafka_writes_them(here: World, kafka: ConfluentAdmin) -> None:
+    make(kafka, "a.b_c-d", "a.b")
+    here.sweep()
+    words = ("allow ä read from fe80::1", "deny CN=x,O=y all from 10.0.0.1")
+    grant(here, "a/b_c-d", *(word.replace("ä", "ä-1") for word in words))
+    grant(here, "a", "allow alice write transactional-id *", "allow alice read group ä*")
+    arm(here, "a")
+    names = {(str(one.resource), one.acl.principal, one.acl.host) for one in shown(kafka)}
+    assert names == {
+        ("topic a.b_c-d", "User:ä-1", "fe80:0:0:0:0:0:0:1"),
+        ("topic a.b_c-d", "User:CN=x,O=y", "10.0.0.1"),
+        ("transactional-id *", "User:alice", "*"),
+        ("group ä (prefixed)", "User:alice", "*"),
+    }
+    assert planned(here, "a") == []
+    disarm(here, "a")
+    here.settle()
+    assert not shown(kafka)
+
+
+def test_many_acls_go_in_steps(here: World, kafka: ConfluentAdmin) -> None:
+    make(kafka, *(f"many.t{number}" for number in range(120)))
+    here.sweep()
+    grant(here, "many", *(f"allow u{number} read" for number in range(10)))
+    assert arm(here, "many").calls_made == 1200
+    assert len(shown(kafka)) == 1200
+    revoke(here, "many", *(f"allow u{number} read" for number in range(10)))
     here.settle()
     assert not shown(kafka)

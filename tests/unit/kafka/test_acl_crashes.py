@@ -1,12 +1,10 @@
-"""The reconciler dies anywhere while it pushes ACLs, and the next one finishes; and at no moment does
-Kafka allow somebody what is allowed neither before nor after (A4).
+"""The reconciler dies anywhere while it pushes ACLs, and the next one finishes; and at no moment
+does Kafka allow somebody what is allowed neither before nor after (A4).
 """
 
 from __future__ import annotations
 
 from pathlib import Path as FilePath
-
-import pytest
 
 from directory.authorization.grant import Operation, ResourceKind
 from directory.kafka.acl import Binding, Resource
@@ -16,7 +14,7 @@ from directory.store.base import Put
 from tests.acls import arm, disarm, grant, kafka_allows, on, revoke
 from tests.integration.kafka.test_crashes import Crash, Mortal, Passages
 from tests.reconciling import World, world
-from tests.unit.kafka.test_acl_pushing import CEILING, CLICKS, VIEWS, Kafka, move
+from tests.unit.kafka.test_acl_pushing import CEILING, CLICKS, Kafka, move
 
 FOREIGN = on(CLICKS, "allow eve read") | on("group g", "allow eve read")
 METHODS = frozenset({"acls", "add_acls", "remove_acls", "create", "put_facts", "execute"})
@@ -98,14 +96,10 @@ def one_run(file: FilePath, kafka: Watched, last: int) -> Passages:
     return passages
 
 
-@pytest.mark.parametrize("open_to_all", [True])
-def test_a_crash_at_any_passage_is_finished_by_the_next_reconciler(
-    tmp_path: FilePath,
-    open_to_all: bool,  # noqa: FBT001
-) -> None:
+def test_a_crash_at_any_passage_is_finished_by_the_next_reconciler(tmp_path: FilePath) -> None:
     def kafka() -> Watched:
         made = Watched("search.clicks", "search.views")
-        made.open_to_all = open_to_all
+        made.open_to_all = True
         return made
 
     log = one_run(tmp_path / "whole.db", kafka(), -1).log
