@@ -21,7 +21,10 @@ from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import NotReady
 from resolver.path import Path
 
-__all__ = ["attended_below", "attended_of"]
+__all__ = ["NOT_ARMED", "attended_below", "attended_of"]
+
+NOT_ARMED: Final = "not armed"
+"""What is said of a wish that will not reach Kafka, for nobody armed it there."""
 
 _STATES: Final[Mapping[bytes, str]] = {
     b'"held":': "waiting", b'"contested":': "contested", b'"refused":': "refused",

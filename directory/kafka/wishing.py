@@ -60,10 +60,15 @@ def is_under_way(snapshot: Snapshot, topic: Topic, wished: Wished | None) -> boo
 
 
 class Wishing:
-    """Of one snapshot; each directory is looked at once."""
+    """Of one snapshot; each directory is looked at once.
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    Args:
+        everywhere: as if all of it were armed.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, everywhere: bool = False) -> None:
         self._snapshot = snapshot
+        self._everywhere = everywhere
         try:
             above = facts.inherited_policies(snapshot)
             self._known = True
@@ -76,7 +81,8 @@ class Wishing:
         """What is wished of a topic that stands in a directory; None: only its own settings are."""
         within = self._within(parent_id)
         own = topic.policies
-        if not self._known or not own.manage.get(CONFIGS, within.armed):
+        armed = self._everywhere or own.manage.get(CONFIGS, within.armed)
+        if not self._known or not armed:
             return None
         return within.wished if own == NO_POLICIES else _wished(inherit(within.policies, own))
 

@@ -174,15 +174,17 @@ class AdminService(Service):
         self, request: admin_pb2.ListDriftRequest, call: Call
     ) -> admin_pb2.ListDriftResponse:
         """Where Kafka differs from what is wished or recorded."""
-        from directory.kafka.drift_messages import drifts_to_proto
+        from directory.kafka.drift_messages import drifts_to_proto, unarmed_at
 
         call.check()
         asked = Path.parse(request.path) if request.path else None
         owner = "" if asked is None else self._hosting.pick(asked).cluster_id
         cluster, reconciler = self._reconciler(owner)
         self._hosting.guarding.require_admin(cluster, Operation.DESCRIBE, call)
-        rows = reconciler.drift(asked or cluster.mount)
-        return drifts_to_proto(cluster.replica.snapshot, cluster.mount, rows)
+        path, mount, snapshot = asked or cluster.mount, cluster.mount, cluster.replica.snapshot
+        drifts = reconciler.drift(path)
+        unarmed = unarmed_at(snapshot, mount, path) if request.unarmed else ()
+        return drifts_to_proto(snapshot, mount, drifts, unarmed)
 
     def acknowledge(
         self, request: admin_pb2.AcknowledgeRequest, call: Call

@@ -12,10 +12,11 @@ from directory.authorization.grant import Operation
 from directory.cluster import Cluster
 from directory.federation import facts
 from directory.federation.federation import unix_ms
-from directory.kafka.attended import attended_of
+from directory.kafka.attended import NOT_ARMED, attended_of
 from directory.kafka.inheritance import missing_word
 from directory.kafka.plan_messages import planned_to_proto
 from directory.kafka.settings import ACLS
+from directory.kafka.wishing import Wishing
 from directory.namespace.budget import Budget
 from directory.namespace.entry import Directory, Kind, Policies, Stamp, Topic
 from directory.namespace.fields import apply_changes
@@ -143,8 +144,12 @@ class PolicyService(Service):
             observed = _observed(entry)
             place = node.entry_id, path.name
             noted = attended_of(snapshot, cluster.mount, place, entry)
+        armed = isinstance(entry, Directory) or Wishing(snapshot).of(node.entry_id, entry)
         for one in explain(levels):
-            response.values.append(_value(one, observed, noted))
+            value = _value(one, observed, noted, str(path))
+            if not armed and one.origin.path != str(path) and value.kafka_value != value.value:
+                value.kafka_state = NOT_ARMED if value.HasField("kafka_value") else ""
+            response.values.append(value)
         _fill_used(response, cluster, snapshot, entry, path)
         response.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
         return response
@@ -237,8 +242,22 @@ def _refuse_unloaded(cluster: Cluster, snapshot: Snapshot) -> None:
         raise NotReady(words)
 
 
+def _speaks_of_kafka(one: Explained, found: str, at: str) -> bool:
+    """Whether the value is one that Kafka should have, now: an inherited number of partitions is
+    for new topics, and for those that have fewer; one of replicas is for new topics only.
+    """
+    inherited = one.origin.path != at
+    match one.field:
+        case "partitions":
+            return not (inherited and found and int(found) >= int(str(one.origin.value)))
+        case "replication_factor":
+            return not inherited
+        case _:
+            return one.field.startswith("topic_config[")
+
+
 def _value(
-    one: Explained, observed: Mapping[str, str], noted: Mapping[str, str]
+    one: Explained, observed: Mapping[str, str], noted: Mapping[str, str], at: str
 ) -> policies_pb2.EffectiveValue:
     value = policies_pb2.EffectiveValue(
         field=one.field,
@@ -252,8 +271,8 @@ def _value(
     if one.origin.stamp is not None:
         value.set_by = one.origin.stamp.by
         value.set_time.FromMilliseconds(one.origin.stamp.at_ms)
-    if observed and one.field.startswith(("topic_config[", "partitions", "replication_factor")):
-        found = observed.get(one.field, "")
+    found = observed.get(one.field, "")
+    if observed and _speaks_of_kafka(one, found, at):
         key = one.field.removeprefix("topic_config[").removesuffix("]")
         same = same_value(key, value.value, found)
         value.kafka_value = value.value if same else found

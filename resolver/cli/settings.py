@@ -135,8 +135,9 @@ def _is_directory(session: Session, where: Place) -> bool:
 def _drift_below(session: Session, where: Place) -> int:
     from kdir.v1 import admin_pb2
 
+    request = admin_pb2.ListDriftRequest(path=str(where.path), unarmed=True)
     answer: admin_pb2.ListDriftResponse = session.resolver.call(
-        where.path, "AdminService.ListDrift", admin_pb2.ListDriftRequest(path=str(where.path))
+        where.path, "AdminService.ListDrift", request
     )
     out = session.out
     if out.structured:
@@ -271,7 +272,8 @@ VERBS: Final = (
             "when, and what it overrides. For a topic, KAFKA is what Kafka had at the last look:\n"
             "= the same, else its value, or default for its own default, and why: drift; waiting\n"
             "for kdir arm, since it could delete data; contested, since somebody else keeps\n"
-            "putting it back; refused by Kafka. n/a is none of Kafka's.\n"
+            "putting it back; refused by Kafka; no room, by a quota; not armed, where it is only\n"
+            "a wish. n/a is none of Kafka's.\n"
             "With --diff only what Kafka has otherwise, of a directory that of all topics below,\n"
             "and exit code 5 where there is any. Quotas show what is used, and bind at every\n"
             "level, overridden or not."

@@ -247,10 +247,12 @@ class AdoptTopicsResponse(_message.Message):
     def __init__(self, adoptions: _Optional[_Iterable[_Union[Adoption, _Mapping]]] = ..., token: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., omitted_count: _Optional[int] = ...) -> None: ...
 
 class ListDriftRequest(_message.Message):
-    __slots__ = ("path",)
+    __slots__ = ("path", "unarmed")
     PATH_FIELD_NUMBER: _ClassVar[int]
+    UNARMED_FIELD_NUMBER: _ClassVar[int]
     path: str
-    def __init__(self, path: _Optional[str] = ...) -> None: ...
+    unarmed: bool
+    def __init__(self, path: _Optional[str] = ..., unarmed: _Optional[bool] = ...) -> None: ...
 
 class ListDriftResponse(_message.Message):
     __slots__ = ("drifts", "omitted_count")
