@@ -218,6 +218,28 @@ class Draft:
         """Tell of a change."""
         self._changes.append(change)
 
+    def became(
+        self,
+        entry: Entry,
+        parent_id: int,
+        path: Path,
+        *,
+        before: Entry | None = None,
+        path_before: Path | None = None,
+    ) -> None:
+        """Tell what an entry is from now on, and where; and what it was, unless it is new."""
+        self.changed(
+            Change(
+                kind=entry.kind,
+                entry_id=entry.entry_id,
+                parent_id=parent_id,
+                path=path,
+                path_before=path_before,
+                before=before,
+                after=entry,
+            )
+        )
+
     def insert(
         self, parent_id: int, name: str, entry: Entry, path: Path, *, parent_is_new: bool = False
     ) -> None:
@@ -227,30 +249,13 @@ class Draft:
             # Should any have been left behind, they were another entry's (RELIABILITY P6).
             self.put_grants(parent_id, entry.kind, name, None)
         self.put(parent_id, name, entry)
-        self.changed(
-            Change(
-                kind=entry.kind,
-                entry_id=entry.entry_id,
-                parent_id=parent_id,
-                path=path,
-                after=entry,
-            )
-        )
+        self.became(entry, parent_id, path)
 
     def update(self, parent_id: int, name: str, before: Entry, after: Entry, path: Path) -> None:
         """An entry's new state, at the same place."""
         self.expect_entry(parent_id, name, before)
         self.put(parent_id, name, after)
-        self.changed(
-            Change(
-                kind=after.kind,
-                entry_id=after.entry_id,
-                parent_id=parent_id,
-                path=path,
-                before=before,
-                after=after,
-            )
-        )
+        self.became(after, parent_id, path, before=before)
 
     def delete(self, parent_id: int, name: str, entry: Entry, path: Path) -> None:
         """An entry goes for good."""

@@ -14,7 +14,6 @@ from typing import Any, Final
 from directory.namespace import physical, rules
 from directory.namespace.command import (
     AdoptTopics,
-    Change,
     MoveTopics,
     Observed,
     Plan,
@@ -191,17 +190,7 @@ class _Moving:
         moved = draft.stamped(topic)
         draft.put(parent_id, relative[-1], moved)
         draft.carry_grants(source.node.entry_id, path.name, topic, parent_id, relative[-1])
-        draft.changed(
-            Change(
-                kind=Kind.TOPIC,
-                entry_id=topic.entry_id,
-                parent_id=parent_id,
-                path=new_path,
-                path_before=path,
-                before=topic,
-                after=moved,
-            )
-        )
+        draft.became(moved, parent_id, new_path, before=topic, path_before=path)
 
     def _check(self, topic: Topic, source: Node, relative: tuple[str, ...], path: Path) -> None:
         draft = self._draft

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from directory.namespace import rules
-from directory.namespace.command import Change, MoveEntry, Plan
+from directory.namespace.command import MoveEntry, Plan
 from directory.namespace.draft import Draft
 from directory.namespace.entry import (
     Directory,
@@ -186,17 +186,7 @@ def _move(draft: Draft, found: Standing, target: Node, name: str, new_path: Path
     draft.expect_vacant(target.entry_id, moved.kind, name, new_path)
     draft.put(target.entry_id, name, moved)
     draft.carry_grants(found.parent_id, found.name, found.entry, target.entry_id, name)
-    draft.changed(
-        Change(
-            kind=moved.kind,
-            entry_id=moved.entry_id,
-            parent_id=target.entry_id,
-            path=new_path,
-            path_before=found.path,
-            before=found.entry,
-            after=moved,
-        )
-    )
+    draft.became(moved, target.entry_id, new_path, before=found.entry, path_before=found.path)
     return moved
 
 
@@ -215,17 +205,8 @@ def _raise_mounts_below(draft: Draft, path: Path, new_path: Path) -> None:
         draft.expect_entry(parent.entry_id, relative[-1], mount)
         draft.put(parent.entry_id, relative[-1], raised)
         draft.set(mounted_key(raised.cluster_id), mounted_value(raised))
-        draft.changed(
-            Change(
-                kind=Kind.MOUNT,
-                entry_id=raised.entry_id,
-                parent_id=parent.entry_id,
-                path=before.rebase(path, new_path),
-                path_before=before,
-                before=mount,
-                after=raised,
-            )
-        )
+        moved = before.rebase(path, new_path)
+        draft.became(raised, parent.entry_id, moved, before=mount, path_before=before)
 
 
 def _mark_read_only_below(draft: Draft, path: Path) -> None:
@@ -251,12 +232,4 @@ def _leave_link(draft: Draft, found: Standing, new_path: Path) -> None:
         targets=(new_path,),
     )
     draft.put(parent.entry_id, found.name, link)
-    draft.changed(
-        Change(
-            kind=Kind.LINK,
-            entry_id=link.entry_id,
-            parent_id=parent.entry_id,
-            path=found.path,
-            after=link,
-        )
-    )
+    draft.became(link, parent.entry_id, found.path)
