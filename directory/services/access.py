@@ -25,10 +25,11 @@ from directory.namespace.entry import Kind
 from directory.namespace.ground import standing
 from directory.namespace.snapshot import Snapshot
 from directory.services.answers import kind_of
-from directory.services.authorizing import authorizing
+from directory.services.authorizing import authorizing, meant, veiling
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.services.planned import fill_plan
+from directory.services.present import may_ask_about
 from directory.services.rpc import Handler, Service
 from resolver.errors import Absent, InvalidArgument, KdirError, NotAuthoritative
 from resolver.path import Path
@@ -95,14 +96,17 @@ class AccessService(Service):
             kind=kind_of(request.kind),
         )
         cluster = self._hosting.owner_of(command.path, holder=command.kind is Kind.MOUNT)
-        written = cluster.writer.execute(
-            command,
-            principal=call.principal,
-            request_id=request.request_id,
-            timeout_seconds=call.seconds_left(),
-            validate_only=request.validate_only,
-            authorize=authorizing(self._hosting.guarding, cluster, command, call),
-        )
+        guarding = self._hosting.guarding
+        command = meant(guarding, cluster, command, call)
+        with veiling(guarding, cluster, command, call):
+            written = cluster.writer.execute(
+                command,
+                principal=call.principal,
+                request_id=request.request_id,
+                timeout_seconds=call.seconds_left(),
+                validate_only=request.validate_only,
+                authorize=authorizing(guarding, cluster, command, call),
+            )
         response.token = cluster.token_at(written.revision)
         response.grants.extend(map(grant_to_proto, written.plan.grants))
         response.topic_count = written.plan.topic_count
@@ -144,10 +148,11 @@ class AccessService(Service):
         cluster = self._hosting.owner_of(path)
         snapshot = self._hosting.read(cluster, request.token, call)
         sight = self._hosting.sight(cluster, snapshot, call)
-        kind = _kind_at(cluster, snapshot, path, kind_of(request.kind))
-        shown = sight.sees_path(path, kind)
-        if not shown and caller.principal != (call.principal or ANONYMOUS):
+        of_others = caller.principal != (call.principal or ANONYMOUS)
+        if of_others and not may_ask_about(sight, path, kind_of(request.kind)):
             raise sight.absent(path)
+        kind = _kind_at(cluster, snapshot, path, kind_of(request.kind))
+        shown = of_others or sight.sees_path(path, kind)
         relative = path.below(cluster.mount)
         is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceKind.TOPIC
         place = Place(relative, is_topic)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 from directory.authorization.grant import Operation
 from directory.cluster import Cluster
@@ -24,12 +26,38 @@ from directory.namespace.keys import INHERITED
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
 from directory.services.guarding import Guarding
+from directory.services.present import kind_there, of_what_is_seen, require_directory, veiled
 from directory.services.sight import Sight
 from directory.store.base import Guard, KeyIs, NothingNewer
-from resolver.errors import Absent, InvalidNamespace
+from resolver.errors import Conflict, InvalidPath
 from resolver.path import Path
 
-__all__ = ["authorizing"]
+__all__ = ["authorizing", "meant", "veiling"]
+
+C = TypeVar("C", bound=Command)
+
+
+def meant(guarding: Guarding, cluster: Cluster, command: C, call: Call) -> C:
+    """What a command is about where it names no kind, as far as the caller sees what stands there.
+
+    Raises:
+        NotReady
+    """
+    sight = guarding.sight(cluster, cluster.replica.snapshot, call)
+    return of_what_is_seen(sight, command)
+
+
+@contextmanager
+def veiling(guarding: Guarding, cluster: Cluster, command: Command, call: Call) -> Iterator[None]:
+    """Around a change: what goes wrong is told without what the caller may not describe."""
+    try:
+        yield
+    except (Conflict, InvalidPath) as error:
+        sight = guarding.sight(cluster, cluster.replica.snapshot, call)
+        told = error if sight.sees_all else veiled(sight, error, command)
+        if told is error:
+            raise
+        raise told from None
 
 
 def authorizing(
@@ -57,24 +85,25 @@ def _check(sight: Sight, command: Command) -> None:
         case CreateDirectory() | CreateTopic() | CreateLink() | CreateMount():
             _may_create(sight, command.path, 1)
         case UpdateEntry(path=path, kind=kind, changes=changes):
-            kind = sight.kind_there(path, kind)
+            kind = kind_there(sight, path, kind)
             for operation in _needed(tuple(changes)):
                 sight.require(operation, path, kind=kind)
         case AddGrants(path=path, kind=kind) | RemoveGrants(path=path, kind=kind):
-            sight.require(Operation.ALTER, path, kind=sight.kind_there(path, kind))
+            sight.require(Operation.ALTER, path, kind=kind_there(sight, path, kind))
         case DeleteEntry(path=path, kind=kind):
-            kind = sight.kind_there(path, kind)
+            kind = kind_there(sight, path, kind)
             sight.require(Operation.DELETE, path, kind=kind)
             if kind is Kind.DIRECTORY:
                 sight.require_below(Operation.DELETE, path)
-        case MoveEntry(path=path, new_path=new_path, kind=kind):
-            kind = sight.kind_there(path, kind)
+        case MoveEntry(path=path, new_path=new_path, kind=kind, leave_link=leave_link):
+            kind = kind_there(sight, path, kind)
             sight.require(Operation.ALTER, path, kind=kind)
             if kind is Kind.DIRECTORY:
                 sight.require_below(Operation.ALTER, path)
+            if leave_link and path.segments and sight.access.mount.is_prefix_of(path.parent):
+                require_directory(sight, path.parent, (Operation.CREATE,))
             if new_path.segments and sight.access.mount.is_prefix_of(new_path.parent):
-                for operation in (Operation.ALTER, Operation.CREATE):
-                    sight.require(operation, new_path.parent, kind=Kind.DIRECTORY)
+                require_directory(sight, new_path.parent, (Operation.ALTER, Operation.CREATE))
         case _:
             raise TypeError(f"no caller's command: {command}")
 
@@ -94,16 +123,7 @@ def _may_create(sight: Sight, path: Path, tiers: int) -> None:
     mount = sight.access.mount
     if not mount.is_prefix_of(path) or path == mount:
         return  # planning says why not
-    relative = path.below(mount)
-    above = relative[:-1]
-    way = follow(sight.snapshot, above)
-    at = mount.join(above[: way.depth] if tiers > 1 else above)
-    try:
-        sight.require(Operation.CREATE, at, kind=Kind.DIRECTORY)
-    except Absent as absent:
-        nearest = absent.metadata["nearest"]
-        raise InvalidNamespace(
-            f"{at} does not exist; the nearest directory that does is {nearest}",
-            missing=at,
-            nearest=nearest,
-        ) from None
+    above = path.below(mount)[:-1]
+    if tiers > 1:
+        above = above[: follow(sight.snapshot, above).depth]
+    require_directory(sight, mount.join(above), (Operation.CREATE,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
@@ -12,9 +12,10 @@ from directory.cluster import Cluster
 from directory.codec import entry_to_proto
 from directory.namespace.command import Command, CreateMount, CreateTopic, DeleteEntry, MoveEntry
 from directory.namespace.entry import Provision, Topic
+from directory.namespace.snapshot import Snapshot
 from directory.services import listing
 from directory.services.answers import Answers, kind_of
-from directory.services.authorizing import authorizing
+from directory.services.authorizing import authorizing, meant, veiling
 from directory.services.beside import fill_beside
 from directory.services.call import Call
 from directory.services.commands import create_command, update_command
@@ -22,6 +23,7 @@ from directory.services.hosting import Hosting
 from directory.services.managing import forbidden_at, may_change, refuse_removal
 from directory.services.planned import fill_plan
 from directory.services.rpc import Handler, Service
+from directory.store.base import Guard
 from directory.writer import Written
 from resolver.errors import (
     AboveCeiling,
@@ -129,16 +131,17 @@ class DirectoryService(Service):
         path = Path.parse(request.path)
         cluster = self._hosting.owner_of(path, holder=True)
         command = create_command(request, path)
-        match command:
-            case CreateMount():
-                self._authorize(cluster, command, call)
-                command = self._mounting(cluster, command)
-            case CreateTopic():
-                self._authorize(cluster, command, call)
-                command = self._topic(cluster, command, request)
-            case _:
-                pass
-        written = self._write(cluster, command, request, call)
+        with veiling(self._hosting.guarding, cluster, command, call):
+            match command:
+                case CreateMount():
+                    self._authorize(cluster, command, call)
+                    command = self._mounting(cluster, command)
+                case CreateTopic():
+                    self._authorize(cluster, command, call)
+                    command = self._topic(cluster, command, request)
+                case _:
+                    pass
+            written = self._write(cluster, command, request, call)
         entry = written.plan.entry
         waits = request.wait_until_active and not request.validate_only
         if isinstance(entry, Topic) and waits and self._awaiting.acquire(blocking=False):
@@ -236,7 +239,9 @@ class DirectoryService(Service):
         path = Path.parse(request.path)
         cluster = self._hosting.owner_of(path, holder=request.kind == entry_pb2.ENTRY_KIND_MOUNT)
         command = update_command(request, path, kind=kind_of(request.kind))
-        written = self._write(cluster, command, request, call)
+        command = meant(self._hosting.guarding, cluster, command, call)
+        with veiling(self._hosting.guarding, cluster, command, call):
+            written = self._write(cluster, command, request, call)
         response = directory_pb2.UpdateEntryResponse(token=cluster.token_at(written.revision))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
@@ -257,9 +262,14 @@ class DirectoryService(Service):
             recursive=request.recursive,
             etag=request.etag,
         )
+        command = meant(self._hosting.guarding, cluster, command, call)
         deletes = may_change(cluster, "delete", path)
-        refuse_removal(cluster, path, recursive=request.recursive)
-        written = self._write(cluster, command, request, call)
+
+        def check() -> None:
+            refuse_removal(cluster, path, recursive=request.recursive)
+
+        with veiling(self._hosting.guarding, cluster, command, call):
+            written = self._write(cluster, command, request, call, check)
         if cluster.reconciler is not None:
             cluster.reconciler.wake()
         response = directory_pb2.DeleteEntryResponse(
@@ -294,7 +304,9 @@ class DirectoryService(Service):
             leave_link=request.leave_link,
             etag=request.etag,
         )
-        written = self._write(cluster, command, request, call)
+        command = meant(self._hosting.guarding, cluster, command, call)
+        with veiling(self._hosting.guarding, cluster, command, call):
+            written = self._write(cluster, command, request, call)
         response = directory_pb2.MoveEntryResponse(token=cluster.token_at(written.revision))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
@@ -304,14 +316,27 @@ class DirectoryService(Service):
         return response
 
     def _write(
-        self, cluster: Cluster, command: Command, request: _WriteRequest, call: Call
+        self,
+        cluster: Cluster,
+        command: Command,
+        request: _WriteRequest,
+        call: Call,
+        check: Callable[[], None] = lambda: None,
     ) -> Written:
+        """Carries out a command, or plans it; ``check`` is asked once the caller may."""
         request_id, path = request.request_id, Path.parse(request.path)
         if len(request_id) > _REQUEST_ID_LENGTH:
             raise InvalidArgument(
                 f"request_id: {len(request_id)} characters; at most {_REQUEST_ID_LENGTH} would be "
                 f"right"
             )
+        rights = authorizing(self._hosting.guarding, cluster, command, call)
+
+        def authorize(snapshot: Snapshot) -> Sequence[Guard]:
+            guards = rights(snapshot)
+            check()
+            return guards
+
         return cluster.writer.execute(
             command,
             principal=call.principal,
@@ -320,7 +345,7 @@ class DirectoryService(Service):
             deletes_in_kafka=may_change(cluster, "delete", path),
             creates_in_kafka=may_change(cluster, "create", path),
             validate_only=request.validate_only,
-            authorize=authorizing(self._hosting.guarding, cluster, command, call),
+            authorize=authorize,
         )
 
 

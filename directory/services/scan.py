@@ -26,7 +26,7 @@ from directory.services.hosting import Hosting
 from directory.services.pages import PageToken, page_size
 from directory.services.rpc import Handler, Service
 from directory.services.sight import Sight
-from resolver.errors import Absent, InvalidArgument, InvalidPageToken
+from resolver.errors import InvalidArgument, InvalidPageToken
 from resolver.path import Path
 
 __all__ = ["ScanService"]
@@ -75,10 +75,10 @@ class ScanService(Service):
             )
         query = f"{path} {request.shard}/{shards}"
         token = PageToken.parse(request.page_token, "scan", query) if request.page_token else None
-        scan = self._scan(cluster, path, token, call)
         # Who may see what is as it is now, however old the snapshot that a scan goes on in.
         sight = self._hosting.sight(cluster, self._hosting.read(cluster, "", call), call)
-        if not sight.may_pass(path):
+        scan = self._scan(cluster, path, token, call) if sight.may_pass(path) else None
+        if scan is None:
             raise sight.absent(path)
         snapshot = scan.snapshot
         response = scan_pb2.ScanTopicsResponse(authority=cluster.authority(snapshot))
@@ -97,7 +97,10 @@ class ScanService(Service):
         path = Path.parse(request.path)
         return self._hosting.owner_of(path), path
 
-    def _scan(self, cluster: Cluster, path: Path, token: PageToken | None, call: Call) -> _Scan:
+    def _scan(
+        self, cluster: Cluster, path: Path, token: PageToken | None, call: Call
+    ) -> _Scan | None:
+        """What the scan reads; None where there is no directory."""
         if token is not None:
             with self._lock:
                 held = self._held.get((str(path), token.incarnation, token.revision))
@@ -108,7 +111,7 @@ class ScanService(Service):
         start = path.below(cluster.mount)
         directory_id = snapshot.find_directory(start)
         if directory_id is None:
-            raise Absent(f"{path} is no directory of cluster {cluster.config.cluster}")
+            return None
         with self._lock:
             scan = self._held.get(key)
         if scan is None:

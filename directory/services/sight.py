@@ -189,24 +189,6 @@ class Sight:
             case Missing():
                 return False  # said by ``absent``, so that its words are the same
 
-    def kind_there(self, path: Path, kind: Kind | None) -> Kind | None:
-        """Which kind of entry a command is about.
-
-        Raises:
-            Absent: there is none that the caller may describe.
-        """
-        if not self._mount.is_prefix_of(path):
-            return kind  # planning says so
-        try:
-            found = standing(self.snapshot, self._mount, path, kind).entry.kind
-        except Absent:
-            if self.sees_path(path, None):
-                raise
-            raise self.absent(path) from None
-        except KdirError:
-            return kind  # through a link or a mount: planning says so
-        return found
-
     def _moving(self) -> NotReady:
         return NotReady(f"the mount of {self._mount} is being moved; ask again")
 

@@ -12,6 +12,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.services.pages import PageToken, page_size
+from directory.services.present import may_come
 from directory.services.rpc import Handler, Service
 from directory.services.sight import Sight
 from resolver.errors import Resync, TokenExpired, Unmounted, Unreachable
@@ -91,10 +92,11 @@ class WatchService(Service):
         """What the caller may hear.
 
         Raises:
-            Absent: nothing at or below the path is, or is any more, the caller's to see.
+            Absent: nothing at or below the path is, or is any more, the caller's to see. Where it
+                might hear of a new entry it hears nothing of one that is hidden.
         """
         sight = self._hosting.sight(cluster, snapshot, call)
-        if not sight.may_pass(path):
+        if not (sight.may_pass(path) or may_come(sight, path)):
             raise sight.absent(path)
         return sight
 

@@ -12,7 +12,10 @@ import pytest
 from kdir.v1 import access_pb2, directory_pb2, entry_pb2, resolve_pb2
 
 from directory.cluster import Cluster
+from directory.codec import ProtoCodec
 from directory.config import parse_config
+from directory.namespace.entry import Kind, Provision, Topic
+from directory.namespace.keys import entry_key
 from directory.services.access import AccessService
 from directory.services.admin import AdminService
 from directory.services.call import Call
@@ -23,7 +26,7 @@ from directory.services.policies import PolicyService
 from directory.services.resolve import ResolveService
 from directory.services.scan import ScanService
 from directory.services.watch import WatchService
-from directory.store.base import Write
+from directory.store.base import Put, Write
 from resolver.errors import KdirError
 from tests.federation import eventually
 
@@ -122,6 +125,19 @@ def grants(who: str, words: str, **fields: Any) -> list[access_pb2.Grant]:
             )
         )
     return made
+
+
+def topic(house: House, path: str, **fields: Any) -> None:
+    """As adoption would have put it there."""
+    segments = path.split("/")[2:]
+    parent = house.cluster.replica.snapshot.find_directory(segments[:-1])
+    assert parent is not None
+    made = Topic(
+        entry_id=hash(path) % 2**60 + 3,
+        physical_name=".".join(segments),
+        **{"provision": Provision.ACTIVE, **fields},
+    )
+    house.put(Put(entry_key(parent, Kind.TOPIC, segments[-1]), ProtoCodec().encode(made)))
 
 
 @pytest.fixture

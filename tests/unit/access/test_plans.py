@@ -9,12 +9,9 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from kdir.v1 import access_pb2, directory_pb2, entry_pb2, policies_pb2
 
-from directory.codec import ProtoCodec
-from directory.namespace.entry import Kind, Policies, Provision, Topic
-from directory.namespace.keys import entry_key
-from directory.store.base import Put
+from directory.namespace.entry import Policies, Provision
 from resolver.errors import Absent, PermissionDenied
-from tests.unit.access.conftest import ADMIN, House, grants
+from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 Make = Callable[..., House]
 
@@ -28,19 +25,6 @@ def la(house: Make) -> House:
     topic(made, "/la/a/deep/u")
     made.link("/la/a/l", "/la/b")
     return made
-
-
-def topic(house: House, path: str, **fields: Any) -> None:
-    """As adoption would have put it there."""
-    segments = path.split("/")[2:]
-    parent = house.cluster.replica.snapshot.find_directory(segments[:-1])
-    assert parent is not None
-    made = Topic(
-        entry_id=hash(path) % 2**60 + 3,
-        physical_name=".".join(segments),
-        **{"provision": Provision.ACTIVE, **fields},
-    )
-    house.put(Put(entry_key(parent, Kind.TOPIC, segments[-1]), ProtoCodec().encode(made)))
 
 
 def changes(plan: access_pb2.ChangePlan) -> list[tuple[str, str, set[str], set[str]]]:
