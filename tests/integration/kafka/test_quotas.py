@@ -1,0 +1,108 @@
+"""Quotas on partitions against a real broker: what is inherited grows as far as there is room."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path as FilePath
+
+import pytest
+
+from deploy.local.kafka import KafkaBroker
+from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.contract import Wish
+from directory.namespace.command import UpdateEntry
+from directory.namespace.entry import Kind
+from resolver.errors import QuotaExceeded
+from tests.integration.kafka.test_crashes import Crash, Mortal, Passages
+from tests.integration.kafka.test_pushing import arm, armed, calls
+from tests.reconciling import MOUNT, World, admin_of, make, world
+
+ASKED = frozenset({"alter", "grow", "describe", "configs", "cluster_id"})
+WRITTEN = frozenset({"execute", "put_facts"})
+
+
+@pytest.fixture
+def kafka(broker: KafkaBroker) -> ConfluentAdmin:
+    return ConfluentAdmin([broker.bootstrap])
+
+
+@pytest.fixture
+def here(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[World]:
+    with world(tmp_path / "store.db", admin_of(broker.bootstrap), **armed()) as made:
+        yield made
+
+
+def put(here: World, path: str, kind: Kind = Kind.DIRECTORY, **policies: int | None) -> None:
+    changes = {f"policies.{field}": value for field, value in policies.items()}
+    here.execute(UpdateEntry(path=MOUNT.join(path.split("/")), kind=kind, changes=changes))
+
+
+def partitions(kafka: ConfluentAdmin) -> dict[str, int]:
+    return {name: seen.partitions for name, seen in kafka.survey().topics.items()}
+
+
+def test_inherited_growth_comes_as_far_as_there_is_room(here: World, kafka: ConfluentAdmin) -> None:
+    make(kafka, Wish("d.a", partitions=1), Wish("d.b", partitions=1), Wish("d.c", partitions=1))
+    here.sweep()
+    put(here, "d", max_partitions=6)
+    put(here, "d", partitions=3)
+    assert calls(here, "d") == [("d.a", "partitions", "1", "3")], "the plan says what would be made"
+    arm(here, "d")
+    grown = partitions(kafka)
+    assert sorted(grown.values()) == [1, 1, 3]
+    assert sum(topic.partitions for topic in here.topics().values()) == 5
+    here.sweep()
+    # What is wished and has no room is shown as drift, and comes once there is some.
+    assert sorted(topic.drift_count for topic in here.topics().values()) == [0, 1, 1]
+    with pytest.raises(QuotaExceeded, match="has 5, and has no room for 2 more"):
+        here.create("d/e", partitions=2)
+    put(here, "d", max_partitions=9)
+    here.settle()
+    assert sorted(partitions(kafka).values()) == [3, 3, 3]
+    put(here, "d/a", Kind.TOPIC, max_partitions=4)
+    put(here, "d", max_partitions=None, partitions=5)
+    here.settle()
+    assert partitions(kafka) == {"d.a": 3, "d.b": 5, "d.c": 5}, "a topic binds itself"
+
+
+def test_killed_at_any_step_of_growing_the_next_one_finishes(
+    broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
+) -> None:
+    make(kafka, Wish("d.a", partitions=1), Wish("d.b", partitions=1))
+    file = tmp_path / "store.db"
+    with world(file, admin_of(broker.bootstrap), **armed()) as here:
+        here.sweep()
+        put(here, "d", max_partitions=1_000)
+        arm(here, "d")
+    for step in itertools.count(1):
+        want = step + 1
+        with world(file, admin_of(broker.bootstrap), **armed()) as here:
+            put(here, "d", partitions=want)
+        passages = Passages(last=step)
+        died = dies(file, broker.bootstrap, passages)
+        with world(file, admin_of(broker.bootstrap), **armed()) as here:
+            here.settle()
+            assert partitions(kafka) == {"d.a": want, "d.b": want}, passages.log[-1]
+            assert {topic.partitions for topic in here.topics().values()} == {want}
+        if not died:
+            assert {"before grow", "after grow"} <= set(passages.log)
+            return
+
+
+def dies(file: FilePath, bootstrap: str, passages: Passages) -> bool:
+    """Whether a reconciler that works until all is done comes to its last passage."""
+    dying = World(
+        file,
+        lambda: Mortal(ConfluentAdmin([bootstrap]), passages, ASKED),
+        writer=lambda real: Mortal(real, passages, WRITTEN),
+        **armed(),
+    )
+    try:
+        dying.settle()
+    except Crash:
+        return True
+    else:
+        return False
+    finally:
+        dying.close()
