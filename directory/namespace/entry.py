@@ -127,32 +127,33 @@ NO_POLICIES: Final = Policies()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Directory:
+class _AnyEntry:
+    """What every entry has."""
+
+    entry_id: int
+    change_count: int = 1
+    changed_at_ms: int = 0
+    changed_by: str = ""
+    policies: Policies = NO_POLICIES
+    unknown: bytes = b""
+    """What a newer version stored and this one must hand on untouched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directory(_AnyEntry):
     """A directory (a namespace in KIP-37's words)."""
 
     kind: ClassVar[Kind] = Kind.DIRECTORY
 
-    entry_id: int
-    change_count: int = 1
-    changed_at_ms: int = 0
-    changed_by: str = ""
-    policies: Policies = NO_POLICIES
-    unknown: bytes = b""
     closed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class Topic(_AnyEntry):
     """A topic: its physical name and Kafka id are recorded, never derived."""
 
     kind: ClassVar[Kind] = Kind.TOPIC
 
-    entry_id: int
-    change_count: int = 1
-    changed_at_ms: int = 0
-    changed_by: str = ""
-    policies: Policies = NO_POLICIES
-    unknown: bytes = b""
     physical_name: str
     topic_id: bytes = b""
     partitions: int = 0
@@ -166,17 +167,11 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(_AnyEntry):
     """Rewrites its prefix to one of several target paths, tried in order."""
 
     kind: ClassVar[Kind] = Kind.LINK
 
-    entry_id: int
-    change_count: int = 1
-    changed_at_ms: int = 0
-    changed_by: str = ""
-    policies: Policies = NO_POLICIES
-    unknown: bytes = b""
     targets: tuple[Path, ...]
     mode: LinkMode = LinkMode.FIRST
     writes: LinkWrites = LinkWrites.STAY
@@ -184,17 +179,11 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class Mount(_AnyEntry):
     """Where a child cluster's tree is attached; ``epoch`` rises with each change of it."""
 
     kind: ClassVar[Kind] = Kind.MOUNT
 
-    entry_id: int
-    change_count: int = 1
-    changed_at_ms: int = 0
-    changed_by: str = ""
-    policies: Policies = NO_POLICIES
-    unknown: bytes = b""
     cluster_id: str
     cluster: str = ""
     epoch: int = 1
@@ -202,7 +191,7 @@ class Mount:
 
 
 Entry = Directory | Topic | Link | Mount
-"""Any entry. ``unknown`` holds what a newer version stored and this one must hand on untouched."""
+"""Any entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
