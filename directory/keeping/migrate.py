@@ -24,7 +24,7 @@ from directory.features import SEALING, refuse_unfinalised
 from directory.keeping.restore import Refused
 from directory.keeping.rows import NotAsFilled, Row, fill_whole, holds_cluster, rows_of
 from directory.keeping.servers import live_levels, stored_level
-from directory.store.addresses import describe_address, find_identity, open_store
+from directory.store.addresses import describe_address, find_identity, is_same_place, open_store
 from directory.store.base import FILLED_FROM, MOVED_TO, Identity, Incompatible, Store
 from resolver.errors import LevelNotFinalised
 
@@ -122,7 +122,7 @@ def plan_abort(source: str, target: str) -> Migration:
 
 def _look(source: str, target: str) -> Migration:
     here, there = describe_address(source), describe_address(target)
-    if here == there:
+    if is_same_place(source, target):
         raise Refused(f"{here} is both")
     identity = find_identity(source)
     if identity is None:
@@ -142,19 +142,26 @@ def _look(source: str, target: str) -> Migration:
 
 def _stage(one: Migration, source: Identity, target: Identity | None) -> Stage:
     here, there = describe_address(one.source), describe_address(one.target)
-    filling = target is not None and target.sealed == one.filled
-    if source.sealed == one.moved:
+    filling = target is not None and _names(target.sealed, FILLED_FROM, one.source)
+    if _names(source.sealed, MOVED_TO, one.target):
         if target is None:
             raise Refused(f"{here} is {source.sealed}, and there is no store")
         return Stage.FILLED if filling else Stage.DONE
-    if source.sealed and source.sealed != one.migrating:
+    if source.sealed and not _names(source.sealed, _MIGRATED_TO, one.target):
         raise Refused(f"{here} is sealed: it is {source.sealed}")
-    back = f"{MOVED_TO}{here}"
-    if target is not None and target.sealed and not filling and target.sealed != back:
-        raise Refused(f"{there} is sealed: it is {target.sealed}")
-    if target is not None and not target.sealed:
+    if target is not None and target.sealed and not filling:
+        if not _names(target.sealed, MOVED_TO, one.source):
+            raise Refused(f"{there} is sealed: it is {target.sealed}")
+    elif target is not None and not target.sealed:
         _refuse_full(one)
     return Stage.BEGUN if source.sealed else Stage.NEW
+
+
+def _names(sealed: str, why: str, address: str) -> bool:
+    """Whether a store is sealed for this reason, which names this address; it may be written
+    otherwise by now.
+    """
+    return sealed.startswith(why) and is_same_place(sealed.removeprefix(why), address)
 
 
 def _refuse_full(one: Migration) -> None:
@@ -214,7 +221,7 @@ def abort(one: Migration, tell: Callable[[str], None] = lambda _: None) -> Ident
         if find_identity(one.target) is not None:
             target = one.open_target()
             opened.callback(target.close)
-            if target.identity.sealed == one.filled:
+            if _names(target.identity.sealed, FILLED_FROM, one.source):
                 target.clear()
                 tell(f"{target.describe()} is empty")
         source = one.open_source()

@@ -123,11 +123,17 @@ def regranted(
                 keys[grants_key(node.parent_id, Kind.DIRECTORY, node.name)] = None
     tree = _replanted(_bared(tree, before, keys), reader, before, after, facts, moved)
     for key in keys:
-        place, record = _place_of(after, key), facts.get(key)
-        if record is not None:
-            rules = reader.rules(key, record)
-            if place is not None:
-                tree = tree.with_rules(place, rules)
+        record = facts.get(key)
+        if record is None:
+            continue
+        try:
+            parse_grants_key(key)
+        except ValueError as error:
+            reader.unreadable[key] = str(error)
+            continue
+        place, rules = _place_of(after, key), reader.rules(key, record)
+        if place is not None:
+            tree = tree.with_rules(place, rules)
     for one, path in _paths(after, directories):
         tree = _closed_as_said(tree, after[one], path)
     return tree, reader.unreadable

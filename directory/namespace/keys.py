@@ -171,7 +171,10 @@ def parse_grants_key(key: bytes) -> EntryKey:
         raise ValueError(f"not a key of grants: {key!r}")
     if key == _ROOT_GRANTS:
         return EntryKey(0, is_topic=False, name="")
-    return parse_entry_key(ENTRY + key[len(GRANTS) :])
+    try:
+        return parse_entry_key(ENTRY + key[len(GRANTS) :])
+    except ValueError:
+        raise ValueError(f"not a key of grants: {key!r}") from None
 
 
 _ROOT_GRANTS: Final = grants_key(0, Kind.DIRECTORY, "")

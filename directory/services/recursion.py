@@ -25,7 +25,7 @@ from directory.identity.dialling import Dialling
 from directory.services.call import CURRENT, REQUEST_ID_KEY, Call
 from directory.services.rpc import Handler
 from resolver.client import Resolver, TopicLocation
-from resolver.errors import Absent, KdirError, LimitExceeded
+from resolver.errors import Absent, KdirError, LimitExceeded, Unimplemented
 from resolver.status import to_outcome
 from resolver.transport import GrpcTransport, Method, Stream
 
@@ -78,7 +78,7 @@ class _OwnFirst:
         return handler(request, call)
 
     def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
-        raise NotImplementedError("nobody is watched in another's name")
+        raise Unimplemented(f"{method.name}: nothing is watched in another's name")
 
     def close(self) -> None:
         """The connections are everybody's."""

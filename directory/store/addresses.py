@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from directory.store.base import Identity, Incompatible, Store
 
-__all__ = ["describe_address", "find_identity", "is_remote", "open_store"]
+__all__ = ["describe_address", "find_identity", "is_remote", "is_same_place", "open_store"]
 
 
 def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Store:
@@ -80,6 +80,28 @@ def describe_address(address: str) -> str:
             return str(EtcdAddress.parse(address))
         case _:
             raise _unknown(scheme)
+
+
+def is_same_place(one: str, other: str) -> bool:
+    """Whether two addresses are of one place, however they are written: of etcd they may name its
+    members in another order, or not all of them, and each by another user. What is no address is
+    no place.
+    """
+    try:
+        first, second = describe_address(one), describe_address(other)
+    except Incompatible:
+        return False
+    if first == second:
+        return True
+    if not (is_remote(first) and is_remote(second)):
+        return False
+    from directory.store.etcd.address import EtcdAddress
+
+    here, there = EtcdAddress.parse(first), EtcdAddress.parse(second)
+    members = {endpoint.lower() for endpoint in here.endpoints}
+    return here.prefix == there.prefix and not members.isdisjoint(
+        endpoint.lower() for endpoint in there.endpoints
+    )
 
 
 def is_remote(address: str) -> bool:

@@ -109,6 +109,43 @@ def test_a_migration_that_is_cut_off_at_any_step_is_finished_by_saying_it_again(
         assert takes_writes(other)
 
 
+def otherwise(address: str, number: int) -> str:
+    """An etcd's address as somebody else would write it."""
+    if not address.startswith("etcd://"):
+        return address
+    members, prefix = address.removeprefix("etcd://").split("/", 1)
+    endpoints = members.split(",")
+    ways = [endpoints, endpoints[::-1], endpoints[1:] or endpoints]
+    return f"etcd://{','.join(ways[number % len(ways)])}/{prefix}"
+
+
+@pytest.mark.parametrize("way", WAYS[:2], indirect=True, ids="-to-".join)
+def test_an_address_may_be_written_otherwise_when_it_is_said_again(
+    way: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = way
+    fill(source, ROWS)
+    written: set[tuple[str, str]] = set()
+    for steps in range(100):
+        said = (otherwise(source, steps), otherwise(target, steps))
+        written.add(said)
+        if steps == 5:
+            abort(plan_abort(*said))
+        monkeypatch.setattr(migrating, "open_store", cutting(steps))
+        try:
+            migrating.migrate(plan_migration(*said))
+        except CutOff:
+            monkeypatch.undo()
+        else:
+            break
+    assert len(written) > 1
+    assert held(target) == dict(ROWS)
+    again = (otherwise(source, 1), otherwise(target, 1))
+    assert plan_migration(*again).stage is Stage.DONE
+    with pytest.raises(Refused, match="is both"):
+        plan_migration(again[1], target)
+
+
 def without_probe(rows: dict[bytes, bytes]) -> dict[bytes, bytes]:
     rows.pop(b"probe", None)
     return rows

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdir.v1 import entry_pb2, resolve_pb2
+from kdir.v1 import entry_pb2, resolve_pb2, watch_pb2
 
 from directory.identity.dialling import Dialling
 from directory.identity.settings import TlsConfig
 from directory.services.call import Call
-from directory.services.recursion import Recursion
+from directory.services.recursion import Recursion, _Caller, _OwnFirst
+from resolver.errors import Unimplemented
+from resolver.transport import GrpcTransport, method
 from tests.identities import Authority
 
 OWN = "127.0.0.1:7420"
@@ -113,3 +115,11 @@ def test_who_can_be_spoken_for(
     recursion = Here().recursion(ways[own]())
     assert recursion.may_speak_for(call(principal, bearer)) is may
     recursion.close()
+
+
+def test_nothing_is_watched_in_anothers_name_and_that_is_an_error_like_any_other() -> None:
+    caller = _Caller("User:bob", "10.0.0.1", "token")
+    own = _OwnFirst(caller, lambda: (OWN,), {}, GrpcTransport())
+    watch = method("WatchService.Watch")
+    with pytest.raises(Unimplemented, match="WatchService"):
+        own.stream(OWN, watch, watch_pb2.WatchRequest(path="/"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from directory.codec import ProtoCodec
 from directory.namespace.command import (
     CreateDirectory,
     CreateTopic,
@@ -15,6 +16,7 @@ from directory.namespace.command import (
 from directory.namespace.entry import Kind, Provision
 from directory.namespace.keys import (
     DETACHED,
+    GRANTS,
     READ_ONLY,
     detached_key,
     entry_key,
@@ -24,6 +26,7 @@ from directory.namespace.keys import (
 )
 from directory.namespace.plan_reap import why_held_up
 from directory.namespace.removal import Removal, removals
+from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from resolver.errors import PhysicalNameRetired
 from tests.trees import Cluster, path
@@ -138,3 +141,13 @@ def test_S21_where_nothing_can_lie_in_it_it_goes() -> None:
     cluster.do(DeleteEntry(path=path("/la/old"), recursive=True), ReapDeleted())
     assert not cluster.snapshot.quarantined
     assert list(cluster.rows.under(b"k/removal/")) == []
+
+
+@pytest.mark.parametrize(
+    "key", [GRANTS, GRANTS + b"short", GRANTS + bytes(8) + b"x", GRANTS + bytes(8) + b"t\xff"]
+)
+def test_S21_grants_of_no_place_are_named_by_their_own_key(key: bytes) -> None:
+    cluster = holding((key, NONSENSE))
+    rows = sorted((one, value) for one, (value, _) in cluster.rows.values.items())
+    for snapshot in (cluster.snapshot, Snapshot.load(ProtoCodec(), "i", 1, [rows])):
+        assert snapshot.quarantined == {key: f"not a key of grants: {key!r}"}

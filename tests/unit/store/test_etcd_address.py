@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from directory.store.addresses import describe_address
+from directory.store.addresses import describe_address, is_same_place
 from directory.store.base import Incompatible
 from directory.store.etcd.address import EtcdAddress
 from directory.store.etcd.layout import Layout
@@ -111,3 +111,23 @@ def test_one_prefix_holds_nothing_of_another() -> None:
         foreign = Layout(EtcdAddress.parse(other).root)
         for key in (foreign.commit, foreign.identity, foreign.row(b"k"), foreign.alive):
             assert not la.root <= key < la.root_end
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("etcd://a,b:2379,c/la", "etcd://c:2379,A,b/la", True),
+        ("etcd://a,b/la", "etcd://b,x/la", True),
+        ("etcd://u:p@a/la", "etcd://v:q@a:2379/la?ca=/ca.pem", True),
+        ("etcd://a/la", "etcd://b/la", False),
+        ("etcd://a/la", "etcd://a:2380/la", False),
+        ("etcd://a/la", "etcd://a/la2", False),
+        ("etcd://a/la", "sqlite:////tmp/la", False),
+        ("sqlite:////tmp/x/../la", "sqlite:////tmp/la", True),
+        ("etcd://a/la", "a backup of la", False),
+        ("a backup of la", "a backup of la", False),
+    ],
+)
+def test_one_place_is_known_however_it_is_written(one: str, other: str, same: bool) -> None:
+    assert is_same_place(one, other) is same
+    assert is_same_place(other, one) is same
