@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from directory.namespace.keys import GRANTS as GRANTS_PREFIX
-from directory.namespace.keys import LARGE_CHANGE, LEVEL
+from directory.namespace.keys import HANDED, LARGE_CHANGE, LEVEL
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
 from resolver.errors import LevelNotFinalised
@@ -44,7 +44,10 @@ LARGE_CHANGES: Final = 2
 SEALING: Final = 2
 """Needed to seal a store while it may have servers: who does not know of seals writes on."""
 GRANTS: Final = 3
-"""Needed for the first grant: who does not know of grants lets everybody in."""
+"""Needed for the first grant: who does not know of grants lets everybody in. Needed, too, to keep
+what is inherited in parts: it is for many grants.
+"""
+_OF_GRANTS: Final = (GRANTS_PREFIX, HANDED)
 FEATURE_LEVEL: Final = 3
 """What this version supports."""
 _DIGITS: Final = 10
@@ -99,7 +102,7 @@ def finalised_level(snapshot: Snapshot) -> int | None:
 def level_needed(writes: Iterable[Write]) -> int:
     """The lowest level at which every server of a cluster can deal with these writes."""
     writes = tuple(writes)
-    if any(isinstance(one, Put) and one.key.startswith(GRANTS_PREFIX) for one in writes):
+    if any(isinstance(one, Put) and one.key.startswith(_OF_GRANTS) for one in writes):
         return GRANTS
     if any(isinstance(one, Put) and one.key.startswith(LARGE_CHANGE) for one in writes):
         return LARGE_CHANGES

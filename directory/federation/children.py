@@ -20,14 +20,17 @@ from directory.authorization.tree import Place
 from directory.federation import child_facts, facts
 from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
+from directory.federation.inherited import refuse_oversized
 from directory.namespace.entry import NO_POLICIES, Mount
 from directory.namespace.keys import ENTRY
+from directory.namespace.snapshot import Snapshot
 from directory.store.base import KeyIs, NothingNewer, Put, Remove, StoreAway, Write
 from directory.store.replica import Replica
 from directory.writer import Writer
 from resolver.errors import (
     InvalidArgument,
     KdirError,
+    LimitExceeded,
     LostRace,
     MountDisagrees,
     MountLoop,
@@ -131,6 +134,9 @@ class Children:
             )
             reader.start()
             yield from self._tell(session, welcome)
+        except LimitExceeded as error:
+            self._remember_waiting(session.hello, peer, error)
+            raise
         finally:
             self._end(session)
             cancel()
@@ -221,6 +227,7 @@ class Children:
         told_table: list[bytes] | None = None
         told_at = 0
         told_inherited: federation_pb2.Inherited | None = None
+        looked: tuple[Snapshot, Path] | None = None
         while not session.ended and not self._stopping:
             session.news.clear()
             found = self._federation.view().mounts.get(session.hello.cluster_id)
@@ -244,10 +251,15 @@ class Children:
                 told_table, told_at = table, now
                 aged = [row.aged(now) for row in rows]
                 yield federation_pb2.LinkResponse(mount_table=federation_pb2.MountTable(rows=aged))
-            inherited = self._inherited(found[0]) if self._knows_what_is_above() else None
+            looking = self._replica.snapshot, found[0]
+            inherited = None
+            if looking != looked and self._knows_what_is_above(looking[0]):
+                looked = looking
+                inherited = self._inherited(*looking)
             if inherited is not None and (
                 told_inherited is None or inherited.levels != told_inherited.levels
             ):
+                refuse_oversized(inherited)
                 told_inherited = inherited
                 yield federation_pb2.LinkResponse(inherited=inherited)
             if not session.news.wait(self._heartbeat_seconds):
@@ -258,14 +270,12 @@ class Children:
             if silent > _SILENT_BEATS * self._heartbeat_seconds:
                 return
 
-    def _knows_what_is_above(self) -> bool:
+    def _knows_what_is_above(self, snapshot: Snapshot) -> bool:
         """Whether what is handed down is all of it: not loaded is not nothing (RELIABILITY A3)."""
         above = self._federation.parent_endpoints
-        snapshot = self._replica.snapshot
         return facts.is_known(snapshot) if above else not facts.is_spoiled(snapshot)
 
-    def _inherited(self, mount_path: Path) -> federation_pb2.Inherited:
-        snapshot = self._replica.snapshot
+    def _inherited(self, snapshot: Snapshot, mount_path: Path) -> federation_pb2.Inherited:
         view = self._federation.view()
         message = federation_pb2.Inherited(
             revision=snapshot.revision, incarnation=snapshot.incarnation

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from kdir.v1 import federation_pb2, policies_pb2
@@ -18,6 +19,7 @@ from kdir.v1 import federation_pb2, policies_pb2
 from directory.authorization.access import Level as AccessLevel
 from directory.authorization.rules import NO_RULES, Rules
 from directory.codec import policies_from_proto, policies_to_proto
+from directory.federation.inherited import Word, read_inherited, whole_inherited, writes_of
 from directory.federation.stamped import READERS, check, read, stamped, unstamped
 from directory.grant_messages import grant_to_proto, stored_grant
 from directory.messages import policies_of
@@ -67,7 +69,9 @@ DETACHED_KEY: Final = b"f/detached"
 UNMOUNTED_KEY: Final = b"f/unmounted"
 HEARD_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
-INHERITED_KEY: Final = b"f/inherited"
+INHERITED_KEY: Final = keys.INHERITED
+_REMEMBERED: Final = 8
+"""Words of parents, one for each cluster of a process that is a child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +224,7 @@ def is_told(snapshot: Snapshot) -> bool:
 
 def is_known(snapshot: Snapshot) -> bool:
     """Whether that was said, and can be read."""
-    return read(federation_pb2.Inherited, snapshot.fact(INHERITED_KEY)) is not None
+    return read_inherited(snapshot) is not None
 
 
 def is_spoiled(snapshot: Snapshot) -> bool:
@@ -240,16 +244,19 @@ def why_unknown(snapshot: Snapshot) -> str:
 
 def lost_words(snapshot: Snapshot) -> set[bytes]:
     """The keys of what the parent said of this cluster itself, where it cannot be read any more."""
-    said = ((keys.PARENT, federation_pb2.Welcome), (keys.INHERITED, federation_pb2.Inherited))
-    return {
-        key
-        for key, kind in said
-        if snapshot.fact(key) is not None and not read(kind, snapshot.fact(key))
-    }
+    lost = {keys.INHERITED} if is_spoiled(snapshot) else set()
+    parent = snapshot.fact(keys.PARENT)
+    if parent is not None and not read(federation_pb2.Welcome, parent):
+        lost.add(keys.PARENT)
+    return lost
 
 
 def unreadable(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
     """The rows of what parent and children said that cannot be read, each with the reason."""
+    try:
+        whole_inherited(snapshot)
+    except ValueError as error:
+        yield keys.INHERITED, str(error)
     for prefix, reader in READERS.items():
         for key, value in snapshot.facts(prefix):
             try:
@@ -264,13 +271,15 @@ def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
     Raises:
         NotReady: it cannot be read.
     """
-    value = snapshot.fact(INHERITED_KEY)
-    said = read(federation_pb2.Inherited, value)
-    if said is not None:
-        return list(said[0].levels)
-    if value is not None:
+    word = _known_word(snapshot)
+    return [] if word is None else list(word.message.levels)
+
+
+def _known_word(snapshot: Snapshot) -> Word | None:
+    word = read_inherited(snapshot)
+    if word is None and is_told(snapshot):
         raise NotReady(why_unknown(snapshot))
-    return []
+    return word
 
 
 def inherited_policies(snapshot: Snapshot) -> list[Policies]:
@@ -279,7 +288,13 @@ def inherited_policies(snapshot: Snapshot) -> list[Policies]:
     Raises:
         NotReady
     """
-    return [policies_from_proto(level.policies) for level in inherited_levels(snapshot)]
+    word = _known_word(snapshot)
+    return [] if word is None else list(_policies_of(word))
+
+
+@lru_cache(_REMEMBERED)
+def _policies_of(word: Word) -> tuple[Policies, ...]:
+    return tuple(policies_from_proto(level.policies) for level in word.message.levels)
 
 
 def inherited_origins(snapshot: Snapshot) -> list[Level]:
@@ -296,14 +311,13 @@ def inherited_origins(snapshot: Snapshot) -> list[Level]:
 
 def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosition]:
     """The words of the ancestors that this builds on, nearest first, each with its age."""
-    said = read(federation_pb2.Inherited, snapshot.fact(INHERITED_KEY))
+    said = read_inherited(snapshot)
     parent = read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
     if said is None or parent is None:
         return []
-    inherited, at_ms = said
-    welcome = parent[0]
+    inherited, welcome = said.message, parent[0]
     heard = heard_of(snapshot)
-    confirmed_ms = max(at_ms, heard.at_ms) if heard is not None else at_ms
+    confirmed_ms = max(said.at_ms, heard.at_ms) if heard is not None else said.at_ms
     age_seconds = max(0, now_ms - confirmed_ms) / 1000
     nearest = policies_pb2.AncestorPosition(
         cluster_id=welcome.parent_cluster_id,
@@ -323,22 +337,23 @@ def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosi
 def inherited_writes(
     snapshot: Snapshot, inherited: federation_pb2.Inherited, now_ms: int
 ) -> tuple[Write, ...]:
-    """Records what is inherited, with the parent's incarnation and revision, where it is news.
+    """Records what is inherited, with the parent's incarnation and revision, where it is news; to
+    be committed in ``inherited.steps``.
 
     Raises:
         InvalidArgument: no parent says such a thing; kept, it could not be read.
+        LimitExceeded: it is too large to be kept.
     """
     try:
         check(inherited)
     except ValueError as error:
         raise InvalidArgument(f"inherited: the parent says what cannot be kept: {error}") from None
-    known = read(federation_pb2.Inherited, snapshot.fact(INHERITED_KEY))
+    known = read_inherited(snapshot)
     if known is not None:
-        before = known[0]
+        before = known.message
         if before.levels == inherited.levels and before.incarnation == inherited.incarnation:
             return ()
-    body = inherited.SerializeToString(deterministic=True)
-    return (Put(INHERITED_KEY, stamped(now_ms, body)),)
+    return writes_of(snapshot, inherited, now_ms)
 
 
 def nothing_inherited(snapshot: Snapshot, now_ms: int) -> Write:
@@ -356,11 +371,16 @@ def inherited_access(snapshot: Snapshot) -> tuple[AccessLevel, ...] | None:
     Raises:
         NotReady: it cannot be read.
     """
-    if not is_told(snapshot):
-        return None
+    word = _known_word(snapshot)
+    return None if word is None else _access_of(word)
+
+
+@lru_cache(_REMEMBERED)
+def _access_of(word: Word) -> tuple[AccessLevel, ...]:
+    # With each change of the tree this is asked again, and what is inherited is as before.
     return tuple(
         AccessLevel(Path.parse(level.path), _rules(level), level.closed)
-        for level in inherited_levels(snapshot)
+        for level in word.message.levels
         if level.grants or level.closed
     )
 

@@ -19,6 +19,7 @@ from kdir.v1 import federation_pb2, federation_pb2_grpc
 from directory.federation import facts
 from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
+from directory.federation.inherited import steps
 from directory.identity.dialling import Dialling
 from directory.logs import carried
 from directory.namespace.keys import PARENT
@@ -311,9 +312,8 @@ class ParentLink:
                 self._federation.hear_table(rows)
                 self._commit(facts.table_writes(snapshot, rows), leadership)
             case "inherited":
-                self._commit(
-                    facts.inherited_writes(snapshot, response.inherited, unix_ms()), leadership
-                )
+                for step in steps(facts.inherited_writes(snapshot, response.inherited, unix_ms())):
+                    self._commit(step, leadership)
                 self._said.add(facts.INHERITED_KEY)
             case "unmounted":
                 self._unmounted(response.unmounted.message, leadership)

@@ -96,9 +96,8 @@ def _of(kind: type[Message]) -> Callable[[bytes], Any]:
 
 READERS: Final[Mapping[bytes, Callable[[bytes], Any]]] = {
     keys.PARENT: _of(federation_pb2.Welcome),
-    keys.INHERITED: _of(federation_pb2.Inherited),
     keys.MOUNT_ROW: _of(federation_pb2.MountRow),
     keys.CHILD: _of(federation_pb2.Hello),
     BELOW: _of(federation_pb2.MountTable),
 }
-"""Who reads the rows whose keys begin so; raises ValueError."""
+"""Who reads the rows whose keys begin so; raises ValueError. See ``inherited`` for one more."""

@@ -14,6 +14,10 @@ from resolver.transport import Metadata
 __all__ = ["Dialling"]
 
 
+_MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of one message of a server to another: mount tables, and what is handed down."""
+
+
 class Dialling:
     """The connections of one cluster's servers to others; ``resolver.transport.Credentials``.
 
@@ -56,6 +60,7 @@ class Dialling:
     def channel(self, endpoint: str) -> grpc.Channel:
         """A connection to ``host:port``, which the other's certificate must name."""
         credentials = self.tls()[1]
+        options = (("grpc.max_receive_message_length", _MOST_BYTES),)
         if credentials is None:
-            return grpc.insecure_channel(endpoint)
-        return grpc.secure_channel(endpoint, credentials)
+            return grpc.insecure_channel(endpoint, options)
+        return grpc.secure_channel(endpoint, credentials, options)

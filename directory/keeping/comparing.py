@@ -14,6 +14,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from kdir.v1 import admin_pb2
 
+from directory.federation.inherited import parse_head
 from directory.federation.stamped import READERS
 from directory.keeping.difference import Between, Difference, shortened, unlike
 from directory.keeping.rows import Row
@@ -24,6 +25,7 @@ from directory.namespace.keys import (
     ENTRY,
     EVENT,
     GRANTS,
+    INHERITED,
     LARGE_CHANGE,
     LEVEL,
     MEMBER,
@@ -367,6 +369,7 @@ _READERS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
     LEVEL: _decimal,
     MEMBER: admin_pb2.Member.FromString,
     **READERS,
+    INHERITED: parse_head,
     LARGE_CHANGE: LargeAdoption.from_bytes,
     REMOVAL: Removal.from_bytes,
 }

@@ -19,6 +19,7 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/grants                                        when grants last changed: the change's id. Who
                                                     authorised on older ones loses the race
     f/inherited                                     what ancestors above the mount set
+    f/handed/<hash>                                 a part of that, where it is large
     f/detached                                      who detached the cluster from its parent, when
     f/unmounted                                     why this cluster must not serve
     f/heard                                         when the parent was last heard, as far as kept
@@ -63,6 +64,7 @@ __all__ = [
     "FEDERATION",
     "GRANTS",
     "GRANTS_MARK",
+    "HANDED",
     "INHERITED",
     "KAFKA",
     "LARGE_CHANGE",
@@ -113,6 +115,7 @@ EVENT: Final = b"o/"
 FEDERATION: Final = b"f/"
 PARENT: Final = b"f/parent"
 INHERITED: Final = b"f/inherited"
+HANDED: Final = b"f/handed/"
 GRANTS_MARK: Final = b"f/grants"
 MOUNT_ROW: Final = b"f/mount/"
 CHILD: Final = b"f/child/"

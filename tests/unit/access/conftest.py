@@ -140,8 +140,16 @@ def topic(house: House, path: str, **fields: Any) -> None:
     house.put(Put(entry_key(parent, Kind.TOPIC, segments[-1]), ProtoCodec().encode(made)))
 
 
+@pytest.fixture(params=["sqlite", "etcd"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a new store of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/la.sqlite"
+    return str(request.getfixturevalue("etcd_cluster").address())
+
+
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[Callable[..., House]]:
+def house(store: str) -> Iterator[Callable[..., House]]:
     with ExitStack() as cleanup:
 
         def make(access: str = "enforce", **settings: Any) -> House:
@@ -149,7 +157,7 @@ def house(tmp_path: Path) -> Iterator[Callable[..., House]]:
                 {
                     "cluster": "la",
                     "mount": "/la",
-                    "store": f"sqlite:///{tmp_path}/la.sqlite",
+                    "store": store,
                     "access": access,
                     "auth": {"super_users": [ADMIN], "anonymous": True},
                     **settings,

@@ -1,0 +1,138 @@
+"""What is inherited and large is kept in parts: all or nothing, and no more than changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+from kdir.v1 import access_pb2, federation_pb2
+
+from directory.codec import ProtoCodec
+from directory.features import GRANTS, level_needed
+from directory.federation import facts
+from directory.federation import inherited as kept
+from directory.namespace import keys
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Put, Remove, Write
+from directory.store.etcd.transaction import LIMITS
+from resolver.errors import LimitExceeded, NotReady
+
+Rows = dict[bytes, bytes]
+
+
+def word(levels: int = 12, name: str = "", revision: int = 7) -> federation_pb2.Inherited:
+    """Each level with the most grants, of names as long as those in certificates."""
+    message = federation_pb2.Inherited(incarnation="life", revision=revision)
+    path = ""
+    for level in range(levels):
+        path += f"/level-{level}"
+        out = message.levels.add(path=path)
+        for number in range(1000):
+            out.grants.add(
+                principal=f"User:CN={name}{level}-{number},OU={'x' * 120},O=Example,C=DE",
+                operation=access_pb2.OPERATION_READ,
+                permission=access_pb2.PERMISSION_ALLOW,
+                resource_kind=access_pb2.RESOURCE_KIND_TOPIC,
+                host="*",
+            )
+    return message
+
+
+def holding(rows: Mapping[bytes, bytes]) -> Snapshot:
+    return Snapshot.load(ProtoCodec(), "i", 1, [sorted(rows.items())])
+
+
+def after(rows: Rows, writes: Iterable[Write]) -> Rows:
+    rows = dict(rows)
+    for write in writes:
+        if isinstance(write, Put):
+            rows[write.key] = write.value
+        else:
+            rows.pop(write.key)
+    return rows
+
+
+def test_a_large_word_fits_every_store_and_is_read_as_it_was_said() -> None:
+    said = word()
+    assert said.ByteSize() > LIMITS.max_bytes
+    writes = facts.inherited_writes(holding({}), said, 5)
+    for step in kept.steps(writes):
+        size = sum(len(one.key) + len(one.value) for one in step if isinstance(one, Put))
+        assert size < LIMITS.max_bytes / 2
+        assert LIMITS.hold(2, len(step))
+    snapshot = holding(after({}, writes))
+    assert facts.inherited_levels(snapshot) == list(said.levels)
+    known = kept.read_inherited(snapshot)
+    assert known is not None
+    assert (known.at_ms, known.message.revision, known.message.incarnation) == (5, 7, "life")
+    access = facts.inherited_access(snapshot)
+    assert access is not None
+    assert [len(level.rules.grants) for level in access] == [1000] * 12
+    assert facts.inherited_access(snapshot) is access  # made once, whatever else changes
+    # The same word again is no news.
+    assert facts.inherited_writes(snapshot, said, 6) == ()
+
+
+def test_until_the_last_step_the_word_before_holds() -> None:
+    before = word(1)
+    rows = after({}, facts.inherited_writes(holding({}), before, 1))
+    *parts, last = kept.steps(facts.inherited_writes(holding(rows), word(), 2))
+    assert len(parts) > 3
+    for part in parts:
+        rows = after(rows, part)
+        assert facts.inherited_levels(holding(rows)) == list(before.levels)
+    rows = after(rows, last)
+    assert facts.inherited_levels(holding(rows)) == list(word().levels)
+
+
+def test_only_what_changed_is_written_and_what_nobody_names_goes() -> None:
+    rows = after({}, facts.inherited_writes(holding({}), word(), 1))
+    longer = word()
+    longer.levels.add(path="/level-0/last", closed=True)
+    writes = facts.inherited_writes(holding(rows), longer, 2)
+    assert [type(one) for one in writes] == [Put, Put, Remove]
+    rows = after(rows, writes)
+    assert facts.inherited_levels(holding(rows)) == list(longer.levels)
+    small = federation_pb2.Inherited(incarnation="life")
+    rows = after(rows, facts.inherited_writes(holding(rows), small, 3))
+    assert list(rows) == [keys.INHERITED]
+    assert facts.inherited_levels(holding(rows)) == []
+
+
+@pytest.mark.parametrize("spoil", ["missing", "other", "cut", "nonsense"])
+def test_A3_S21_a_part_that_is_missing_or_wrong_is_no_word_at_all(spoil: str) -> None:
+    rows = after({}, facts.inherited_writes(holding({}), word(), 1))
+    part = next(key for key in rows if key.startswith(keys.HANDED))
+    match spoil:
+        case "missing":
+            del rows[part]
+        case "other":
+            rows[part] = federation_pb2.Inherited(incarnation="life").SerializeToString()
+        case "cut":
+            rows[keys.INHERITED] = rows[keys.INHERITED][:20]
+        case _:
+            rows[keys.INHERITED] = rows[keys.INHERITED] + b"\xff"
+    snapshot = holding(rows)
+    assert facts.is_spoiled(snapshot)
+    assert keys.INHERITED in facts.lost_words(snapshot)
+    assert [key for key, _ in facts.unreadable(snapshot)] == [keys.INHERITED]
+    with pytest.raises(NotReady, match="cannot be read"):
+        facts.inherited_access(snapshot)
+    # The parent says it again.
+    rows = after(rows, facts.inherited_writes(snapshot, word(), 2))
+    assert facts.inherited_levels(holding(rows)) == list(word().levels)
+
+
+def test_who_knows_no_parts_reads_no_empty_word() -> None:
+    rows = after({}, facts.inherited_writes(holding({}), word(), 1))
+    with pytest.raises(Exception, match=r"[Pp]ars"):
+        federation_pb2.Inherited.FromString(rows[keys.INHERITED][8:])
+    assert level_needed(facts.inherited_writes(holding({}), word(), 1)) == GRANTS
+
+
+def test_what_is_too_large_for_any_store_is_refused() -> None:
+    huge = word()
+    while huge.ByteSize() <= kept.MOST_BYTES:
+        huge.levels.extend(word().levels)
+    with pytest.raises(LimitExceeded, match="fewer grants"):
+        facts.inherited_writes(holding({}), huge, 1)
