@@ -1,7 +1,7 @@
 """What people should know of Kafka's side of the topics at and below a place: what waits, is
 contested, was refused, or has no room. Reads records; refuses to ask Kafka.
 
-Aspects beside configs add theirs to ``of_topic`` and ``below``.
+What is about ACLs says so: ``acls`` is the setting of a topic, and stands before what is counted.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from directory.kafka.acl_drift import acl_state, acl_states_below
 from directory.kafka.arming import PARTITIONS
 from directory.kafka.growing import NO_ROOM, Room
 from directory.kafka.pushed import PUSHED, attention
+from directory.kafka.settings import ACLS
 from directory.kafka.wishing import Wishing
 from directory.namespace.budget import Budget
 from directory.namespace.entry import Provision, Topic
@@ -37,6 +39,8 @@ def attended_of(
 ) -> Mapping[str, str]:
     """The settings of one topic that there is something to know of, each with what."""
     found = dict(attention(snapshot, topic.entry_id))
+    if acls := acl_state(snapshot, topic):
+        found[ACLS] = acls
     if PARTITIONS not in found and topic.provision is Provision.ACTIVE:
         wished = Wishing(snapshot).of(place[0], topic)
         try:
@@ -54,9 +58,10 @@ def attended_below(snapshot: Snapshot, node: Node, budget: Budget) -> Mapping[st
     as were found until the budget was over.
     """
     marked = _marked(snapshot, budget)
-    found: Counter[str] = Counter()
+    way = snapshot.path_of(node.entry_id) or ()
+    found = Counter(f"{ACLS} {state}" for state in acl_states_below(snapshot, way))
     if not marked:
-        return found
+        return dict(sorted(found.items()))
     entry_id = snapshot.codec.entry_id
     for here in directories_below(snapshot, node):
         if not budget.spend(len(here.topics) or 1):

@@ -25,6 +25,8 @@ class Drift:
     wanted: str
     found: str
     provision: Provision
+    state: str = ""
+    """Why it is so, where that is known here."""
 
 
 def drift_of(one: Recorded, survey: Survey | None = None) -> list[Drift]:

@@ -52,10 +52,11 @@ def drifts_to_proto(
     room, path = _ANSWER_BYTES, Path(())
     known: Mapping[str, str] = {}
     for row in rows:
-        if row.path != path:
+        if row.path != path and not row.state:
             path, known = row.path, _known(snapshot, mount, row.path)
         one = drift_to_proto(row)
-        one.kafka_state = known.get(row.field.removeprefix("config[").removesuffix("]"), "")
+        key = row.field.removeprefix("config[").removesuffix("]")
+        one.kafka_state = row.state or known.get(key, "")
         if row in unarmed:
             one.kafka_state = NOT_ARMED
         room -= one.ByteSize() + 8

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from directory.kafka import walk
+from directory.kafka.acl_drift import acl_drift
 from directory.kafka.acl_pushing import AclPusher
 from directory.kafka.altered import Altered
 from directory.kafka.armory import Armory
@@ -440,6 +441,9 @@ class Reconciler:
         if not mount.is_prefix_of(path):
             raise NotAuthoritative(f"{path} is not below {mount}, where this cluster is mounted")
         survey = term.sweeper.survey if term is not None else None
-        found = walk.recorded_at(self._replica.snapshot, mount, path)
+        foreign = term.acl_pusher.foreign if term is not None else {}
+        snapshot = self._replica.snapshot
+        found = walk.recorded_at(snapshot, mount, path)
         rows = [row for one in found for row in drift_of(one, survey)]
+        rows += acl_drift(snapshot, mount, path, foreign)
         return sorted(rows, key=lambda row: (row.path, row.field))

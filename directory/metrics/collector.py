@@ -159,6 +159,10 @@ def _kafka(sheet: _Sheet, cluster: Cluster, name: str) -> None:
     sheet.put("kdir_kafka_pending_topics", status.pending_count, name)
     sheet.put("kdir_kafka_missing_topics", status.missing_count, name)
     sheet.put("kdir_kafka_drifting_topics", status.drift_count, name)
+    sheet.put("kdir_kafka_acls", status.acl_count, name)
+    sheet.put("kdir_kafka_acls_waiting", status.acl_waiting_count, name)
+    sheet.put("kdir_kafka_acls_refused", status.acl_refused_count, name)
+    sheet.put("kdir_kafka_acls_lost", status.acl_lost_count, name)
 
 
 def _server(sheet: _Sheet, server: DirectoryServer) -> None:

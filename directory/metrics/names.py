@@ -85,6 +85,10 @@ METRICS: Final = (
     Metric("kdir_kafka_pending_topics", "gauge", "Topics that wait for Kafka."),
     Metric("kdir_kafka_missing_topics", "gauge", "Topics that Kafka does not show."),
     Metric("kdir_kafka_drifting_topics", "gauge", "Topics that differ in Kafka."),
+    Metric("kdir_kafka_acls", "gauge", "ACLs in Kafka that kdir made."),
+    Metric("kdir_kafka_acls_waiting", "gauge", "Resources of Kafka whose ACLs wait."),
+    Metric("kdir_kafka_acls_refused", "gauge", "Resources whose ACLs Kafka refused."),
+    Metric("kdir_kafka_acls_lost", "gauge", "ACLs of kdir's that somebody removed."),
     # -- calls --------------------------------------------------------------------------------
     Metric("kdir_rpc_duration_seconds", "histogram", "Calls with one answer, inside.", _RPC),
     Metric("kdir_rpc_streams_total", "counter", "Streams that ended.", _RPC),

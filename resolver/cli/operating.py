@@ -257,6 +257,8 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
     counts = {
         "pending": kafka.pending_count, "missing": kafka.missing_count, "drift": kafka.drift_count,
         "waiting": kafka.waiting_count, "contested": kafka.contested_count,
+        "ACLs waiting": kafka.acl_waiting_count, "ACLs refused": kafka.acl_refused_count,
+        "ACLs removed": kafka.acl_lost_count,
     }  # fmt: skip
     told = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
     if told:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from resolver.cli import units
@@ -100,6 +100,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
         where.path, "PolicyService.GetEffectivePolicies", request
     )
     values = [one for one in answer.values if not arguments.flag("diff") or _differs(one)]
+    acls = _acl_drift(session, where) if arguments.flag("diff") and not changes else []
     out = session.out
     in_kafka = any(one.HasField("kafka_value") for one in answer.values)
     if out.structured:
@@ -108,6 +109,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
     else:
         table = Table(out, _COLUMNS if in_kafka else _COLUMNS[:-1])
         table.rows([_row(out, one, where.path, in_kafka=in_kafka) for one in values])
+    _show_drift(out, acls)
     for ancestor in answer.ancestors[:1]:
         age = units.age(ancestor.age_seconds)
         out.note(f"inherited as of revision {ancestor.revision} of the parent, {age} old", "faint")
@@ -116,10 +118,25 @@ def _effective(session: Session, arguments: Arguments) -> int:
         out.note(f"nothing was changed; another value would hold for {topics} of this cluster")
     if not arguments.flag("diff"):
         return 0
-    if not values:
+    if not values and not acls:
         same = "Kafka has all of it as it is set"
         out.note(same if in_kafka else "nothing here is Kafka's: it is asked of single topics")
-    return _EXIT_DIFFERENT if values else 0
+    return _EXIT_DIFFERENT if values or acls else 0
+
+
+def _acl_drift(session: Session, where: Place) -> list[admin_pb2.Drift]:
+    """Where the ACLs of a topic differ; nothing for who may not ask that, and without a Kafka."""
+    from kdir.v1 import admin_pb2
+
+    from resolver.errors import InvalidArgument, PermissionDenied
+
+    try:
+        answer = session.resolver.call(
+            where.path, "AdminService.ListDrift", admin_pb2.ListDriftRequest(path=str(where.path))
+        )
+    except (InvalidArgument, PermissionDenied):
+        return []
+    return [one for one in answer.drifts if one.field == "acl" and one.path == str(where.path)]
 
 
 def _is_directory(session: Session, where: Place) -> bool:
@@ -139,16 +156,19 @@ def _drift_below(session: Session, where: Place) -> int:
     answer: admin_pb2.ListDriftResponse = session.resolver.call(
         where.path, "AdminService.ListDrift", request
     )
-    out = session.out
-    if out.structured:
-        for one in answer.drifts:
-            out.record(plain(one))
-    else:
-        columns = [Column(name) for name in ("PATH", "FIELD", "VALUE", "KAFKA")]
-        Table(out, columns).rows([_drift_row(one) for one in answer.drifts])
+    _show_drift(session.out, answer.drifts)
     if answer.omitted_count:
-        out.note(f"and {answer.omitted_count:,} more: ask further below", "warn")
+        session.out.note(f"and {answer.omitted_count:,} more: ask further below", "warn")
     return _EXIT_DIFFERENT if answer.drifts else 0
+
+
+def _show_drift(out: Output, drifts: Sequence[admin_pb2.Drift]) -> None:
+    if out.structured:
+        for one in drifts:
+            out.record(plain(one))
+    elif drifts:
+        columns = [Column(name) for name in ("PATH", "FIELD", "VALUE", "KAFKA")]
+        Table(out, columns).rows([_drift_row(one) for one in drifts])
 
 
 def _drift_row(one: admin_pb2.Drift) -> list[str | Styled]:

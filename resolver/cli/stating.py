@@ -144,7 +144,8 @@ def _quota(one: policies_pb2.QuotaUse) -> str | Styled:
 
 def _attention(path: str, one: policies_pb2.Attention) -> Styled:
     what = one.field or units.plural(one.topics, "topic")
-    hint = f": kdir arm {path} --aspect configs" if one.state == "waiting" else ""
+    aspect = "acls" if one.field == "acls" or one.state.startswith("acls ") else "configs"
+    hint = f": kdir arm {path} --aspect {aspect}" if one.state.endswith("waiting") else ""
     return Styled(f"{what}{hint}", "warn")
 
 

@@ -13,6 +13,7 @@ from kdir.v1 import federation_pb2
 from directory.federation import facts
 from directory.grant_messages import grant_to_proto
 from directory.kafka.acl import CLOSED, Binding
+from directory.kafka.acl_drift import acl_state, acl_states_below
 from directory.kafka.acl_records import acl_counts
 from directory.kafka.contract import AclView, Outcome, Refused, Still, Unknown, Wish, always
 from directory.namespace.command import DeleteEntry, MoveEntry, UpdateEntry
@@ -544,6 +545,37 @@ def test_what_somebody_removes_is_mended_twice_and_then_left_to_him(
             here.settle()
             assert bool(kafka.bindings) is mended
         assert counts(here) == (0, 0, 0, 1)
+
+
+def test_where_kafka_differs_is_told(here: World, kafka: Kafka) -> None:
+    def drift(path: str) -> list[tuple[str, ...]]:
+        where = MOUNT.join(path.split("/"))
+        return [
+            (str(one.path.below(MOUNT)[-1]), one.field, one.wanted, one.found, one.state)
+            for one in here.reconciler.drift(where)
+        ]
+
+    grant(here, "search", "allow alice read", "allow alice read group g")
+    arm(here, "search")
+    assert drift("search") == []
+    kafka.bindings -= on(CLICKS, "allow alice read") | on("group g", "allow alice read")
+    kafka.bindings |= on(VIEWS, "deny alice read") | on("topic x", "allow eve read")
+    here.now += 60
+    here.sweep()
+    here.settle()
+    mine, eves = "ALLOW User:alice READ from *", "DENY User:alice READ from *"
+    assert drift("search") == [
+        ("search", "acl of group g", mine, "(missing)", ""),
+        ("clicks", "acl", mine, "(missing)", ""),
+        ("views", "acl", "(none)", eves, "not kdir's"),
+    ]
+    assert drift("search/views") == [("views", "acl", "(none)", eves, "not kdir's")]
+    assert drift("other") == []
+    snapshot = here.replica.snapshot
+    assert acl_state(snapshot, here.topics()["search/clicks"]) == "drift"
+    assert acl_state(snapshot, here.topics()["search/views"]) == ""
+    assert list(acl_states_below(snapshot, ("search",))) == ["drift"]
+    assert list(acl_states_below(snapshot, ("other",))) == []
 
 
 # -- what is inherited -----------------------------------------------------------------------------
