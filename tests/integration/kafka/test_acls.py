@@ -95,7 +95,7 @@ import os, signal, sys
 from pathlib import Path
 from directory.kafka.admin import ConfluentAdmin
 from tests.integration.kafka.test_acls import SETTINGS
-from tests.integration.kafka.test_crashes import Mortal, Passages
+from tests.mortal import Mortal, Passages
 from tests.reconciling import World
 file, bootstrap, where = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 

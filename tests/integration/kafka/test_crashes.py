@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -18,6 +18,7 @@ from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin import ConfluentAdmin
 from directory.kafka.contract import Wish
 from directory.namespace.command import TopicNews
+from tests.mortal import ASKED, WRITTEN, Crash, Mortal, Passages
 from tests.reconciling import (
     MOUNT,
     World,
@@ -30,53 +31,6 @@ from tests.reconciling import (
 )
 
 ROOT = FilePath(__file__).resolve().parents[3]
-
-
-class Crash(BaseException):
-    """The process ends here; nothing of ours may catch it."""
-
-
-class Mortal:
-    """Passes calls on, and dies at the n-th passage: each call is one before and one after."""
-
-    def __init__(self, real: Any, passages: Passages, methods: frozenset[str]) -> None:
-        self._real = real
-        self._passages = passages
-        self._methods = methods
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._real, name)
-        if name not in self._methods:
-            return found
-
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            self._passages.passed(f"before {name}")
-            answer = found(*arguments, **keywords)
-            self._passages.passed(f"after {name}")
-            return answer
-
-        return call
-
-
-class Passages:
-    """Counts, and ends the process at one."""
-
-    def __init__(self, last: int, end: Callable[[], None] | None = None) -> None:
-        self.log: list[str] = []
-        self._last = last
-        self._end = end or self._crash
-
-    def _crash(self) -> None:
-        raise Crash(self.log[-1])
-
-    def passed(self, what: str) -> None:
-        self.log.append(what)
-        if len(self.log) == self._last:
-            self._end()
-
-
-ASKED = frozenset({"create", "delete", "describe", "cluster_id", "survey"})
-WRITTEN = frozenset({"execute", "put_facts"})
 
 
 def mortal_world(file: FilePath, bootstrap: str, passages: Passages) -> World:
@@ -178,7 +132,8 @@ def test_a_crash_at_any_passage_is_finished_by_the_next_reconciler(
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from tests.integration.kafka.test_crashes import Passages, mortal_world, run_until_it_ends
+from tests.integration.kafka.test_crashes import mortal_world, run_until_it_ends
+from tests.mortal import Passages
 file, bootstrap, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 passages = Passages(last, lambda: os.kill(os.getpid(), signal.SIGKILL))
 run_until_it_ends(mortal_world(file, bootstrap, passages))

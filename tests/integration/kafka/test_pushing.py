@@ -21,7 +21,7 @@ from directory.kafka.pushed import NOTHING_PUSHED, attention, pushed_of
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import NO_POLICIES, Kind, Policies
 from resolver.errors import AboveCeiling, EtagMismatch, NotReady
-from tests.integration.kafka.test_crashes import Crash, Mortal, Passages
+from tests.mortal import Crash, Mortal, Passages
 from tests.reconciling import (
     MOUNT,
     World,

@@ -14,8 +14,8 @@ from directory.kafka.contract import Wish
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind
 from resolver.errors import QuotaExceeded
-from tests.integration.kafka.test_crashes import Crash, Mortal, Passages
 from tests.integration.kafka.test_pushing import arm, armed, calls
+from tests.mortal import Crash, Mortal, Passages
 from tests.reconciling import MOUNT, World, admin_of, make, world
 
 ASKED = frozenset({"alter", "grow", "describe", "configs", "cluster_id"})

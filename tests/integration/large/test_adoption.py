@@ -19,6 +19,7 @@ from directory.namespace.mapping import MappingRule
 from directory.store.base import Store
 from directory.store.sqlite import SqliteStore
 from tests.large import FakeKafka, TightSqlite, check_no_orphans, finalise
+from tests.mortal import ASKED, WRITTEN, Crash, DyingStore, Mortal, Passages
 from tests.reconciling import MOUNT, World, eventually
 
 RULES = (MappingRule.of("*", split_on="."),)
@@ -31,28 +32,6 @@ def kafka_of(count: int) -> FakeKafka:
 
 def world_of(file: FilePath, kafka: Any, **settings: Any) -> World:
     return World(file, kafka, open_store=lambda: TightSqlite(file, "la-t"), **settings)
-
-
-class Crash(BaseException):
-    """The server ends here; nothing of ours may catch it."""
-
-
-class Dying(TightSqlite):
-    """Ends its server before or after the n-th commit."""
-
-    last = 0
-    passed = 0
-
-    def commit(self, transaction: Any, timeout_seconds: float = 5.0) -> Any:
-        self._pass()
-        done = super().commit(transaction, timeout_seconds)
-        self._pass()
-        return done
-
-    def _pass(self) -> None:
-        self.passed += 1
-        if self.passed == self.last:
-            raise Crash
 
 
 def everything_is_there(here: World, kafka: FakeKafka, place: Callable[[str], str]) -> None:
@@ -106,7 +85,7 @@ def test_a_sweep_killed_at_any_commit_is_finished_by_the_next_server(tmp_path: F
     count = 1_200
     for last in [*range(1, 7), 30, 10_000]:
         kafka, file = kafka_of(count), tmp_path / f"{last}.db"
-        store = Dying(file, "la-t")
+        store = DyingStore(file, "la-t")
         finalise(store)
         dying = World(file, kafka, open_store=lambda store=store: store, split_on=".")
         store.passed, store.last = 0, last
@@ -205,7 +184,7 @@ def test_P12_a_remap_killed_at_any_commit_is_finished_by_the_next_server(
             old = template.with_name(template.name + part)
             if old.exists():
                 file.with_name(file.name + part).write_bytes(old.read_bytes())
-        store = Dying(file, "la-t")
+        store = DyingStore(file, "la-t")
         dying = World(file, kafka, open_store=lambda store=store: store)
         died = False
         store.passed, store.last = 0, last
@@ -281,41 +260,6 @@ def test_a_stop_holds_up_an_adoption_and_an_acknowledgement_lets_it_go_on(
 # -- removing what Kafka has ---------------------------------------------------------------------
 
 
-class Mortal:
-    """Passes calls on, and dies at the n-th passage: each call is one before and one after."""
-
-    def __init__(self, real: Any, passages: Passages, *methods: str) -> None:
-        self._real = real
-        self._passages = passages
-        self._methods = methods
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._real, name)
-        if name not in self._methods:
-            return found
-
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            self._passages.passed(f"before {name}")
-            answer = found(*arguments, **keywords)
-            self._passages.passed(f"after {name}")
-            return answer
-
-        return call
-
-
-class Passages:
-    """Counts, and ends the server at one."""
-
-    def __init__(self, last: int) -> None:
-        self.log: list[str] = []
-        self._last = last
-
-    def passed(self, what: str) -> None:
-        self.log.append(what)
-        if len(self.log) == self._last:
-            raise Crash
-
-
 def test_P12_a_removal_with_its_kafka_topics_killed_at_each_step_is_finished_by_the_next(
     tmp_path: FilePath,
 ) -> None:
@@ -330,10 +274,8 @@ def test_P12_a_removal_with_its_kafka_topics_killed_at_each_step_is_finished_by_
         passages = Passages(last)
         dying = world_of(
             file,
-            lambda kafka=kafka, passages=passages: Mortal(
-                kafka, passages, "create", "delete", "describe", "cluster_id", "survey"
-            ),
-            writer=lambda real, passages=passages: Mortal(real, passages, "execute", "put_facts"),
+            lambda kafka=kafka, passages=passages: Mortal(kafka, passages, ASKED),
+            writer=lambda real, passages=passages: Mortal(real, passages, WRITTEN),
             split_on=".",
         )
         died = False

@@ -43,6 +43,7 @@ from tests.large import (
     forest,
     server,
 )
+from tests.mortal import Crash, DyingStore
 from tests.reconciling import eventually
 
 ROOT = FilePath(__file__).resolve().parents[3]
@@ -233,28 +234,6 @@ def test_P12_a_server_killed_at_a_step_of_a_delete_is_finished_by_the_next(
         here.reap()
         assert check_no_orphans(here.store)["detached"] == 300
         assert names(here) == set()
-
-
-class Crash(BaseException):
-    """The server ends here; nothing of ours may catch it."""
-
-
-class DyingStore(TightSqlite):
-    """Ends its server before or after the n-th commit."""
-
-    last = 0
-    passed = 0
-
-    def commit(self, transaction: Any, timeout_seconds: float = 5.0) -> Any:
-        self._pass()
-        done = super().commit(transaction, timeout_seconds)
-        self._pass()
-        return done
-
-    def _pass(self) -> None:
-        self.passed += 1
-        if self.passed == self.last:
-            raise Crash
 
 
 def test_P12_every_step_of_a_delete_can_be_the_last_and_repeating_the_call_finishes_it(

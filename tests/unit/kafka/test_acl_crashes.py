@@ -12,7 +12,7 @@ from directory.namespace.entry import Kind
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put
 from tests.acls import arm, disarm, grant, kafka_allows, on, revoke
-from tests.integration.kafka.test_crashes import Crash, Mortal, Passages
+from tests.mortal import Crash, Mortal, Passages
 from tests.reconciling import World, world
 from tests.unit.kafka.test_acl_pushing import CEILING, CLICKS, Kafka, move
 

@@ -1,0 +1,80 @@
+"""Servers that die at any step: at a call to Kafka, at a write, before or after a commit.
+
+Imported as ``tests.mortal``. A test dies at the first step, then at the second, and so on, until
+one run ends alive; after each death the next server must finish what was begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.large import TightSqlite
+
+__all__ = ["ASKED", "WRITTEN", "Crash", "DyingStore", "Mortal", "Passages"]
+
+ASKED = frozenset({"create", "delete", "describe", "cluster_id", "survey"})
+"""What is asked of Kafka."""
+WRITTEN = frozenset({"execute", "put_facts"})
+"""How a writer writes."""
+
+
+class Crash(BaseException):
+    """The process ends here; nothing of ours may catch it."""
+
+
+class Mortal:
+    """Passes calls on, and dies at the n-th passage: each call is one before and one after."""
+
+    def __init__(self, real: Any, passages: Passages, methods: frozenset[str]) -> None:
+        self._real = real
+        self._passages = passages
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if name not in self._methods:
+            return found
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            self._passages.passed(f"before {name}")
+            answer = found(*arguments, **keywords)
+            self._passages.passed(f"after {name}")
+            return answer
+
+        return call
+
+
+class Passages:
+    """Counts, and ends the process at one."""
+
+    def __init__(self, last: int, end: Callable[[], None] | None = None) -> None:
+        self.log: list[str] = []
+        self._last = last
+        self._end = end or self._crash
+
+    def _crash(self) -> None:
+        raise Crash(self.log[-1])
+
+    def passed(self, what: str) -> None:
+        self.log.append(what)
+        if len(self.log) == self._last:
+            self._end()
+
+
+class DyingStore(TightSqlite):
+    """Ends its server before or after the n-th commit."""
+
+    last = 0
+    passed = 0
+
+    def commit(self, transaction: Any, timeout_seconds: float = 5.0) -> Any:
+        self._pass()
+        done = super().commit(transaction, timeout_seconds)
+        self._pass()
+        return done
+
+    def _pass(self) -> None:
+        self.passed += 1
+        if self.passed == self.last:
+            raise Crash
