@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from directory.config import ConfigError, load_configs
 from directory.keeping.migrate import Stage, abort, migrate, plan_abort, plan_migration
-from directory.keeping.restore import Backup, Refused, plan_restore, restore
+from directory.keeping.restore import Backup, Refused, begin_new_life, plan_restore, restore
 from directory.store.addresses import describe_address
 from directory.store.base import Incompatible, StoreAway
 from resolver.backup import DamagedBackup
@@ -34,7 +34,13 @@ _REFUSED: Final = 5
 
 def _restore_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kdir restore", description="Fill a store from a backup.")
-    parser.add_argument("--from", required=True, metavar="FILE", help="the backup; - is stdin")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--from", metavar="FILE", help="the backup; - is stdin")
+    what.add_argument(
+        "--new-life",
+        action="store_true",
+        help="it was put back by other means: only expire the tokens of before",
+    )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--store", metavar="ADDRESS", help="sqlite:///FILE or etcd://HOST/PREFIX")
     where.add_argument("--config", metavar="FILE", help="a server's config, which says it")
@@ -89,6 +95,8 @@ def _tell(text: str) -> None:
 
 
 def _restore(options: argparse.Namespace) -> int:
+    if options.new_life:
+        return _begin_new_life(options)
     name = getattr(options, "from")
     with _opened(name) as file:
         try:
@@ -108,6 +116,27 @@ def _restore(options: argparse.Namespace) -> int:
     did = "holds just that already" if plan.done else f"now holds the {backup.describe()}"
     sys.stdout.write(f"{where} {did}; incarnation {identity.incarnation}\n")
     return 0
+
+
+def _begin_new_life(options: argparse.Namespace) -> int:
+    if options.replace:
+        raise ConfigError("--replace goes with --from")
+    address = options.store or _only_store_of(options.config)
+    where = describe_address(address)
+    if options.plan:
+        sys.stdout.write(f"{where}: a new life would begin, with all that it holds\n")
+        return 0
+    identity = begin_new_life(address, force=options.force)
+    sys.stdout.write(f"{where} begins a new life; incarnation {identity.incarnation}\n")
+    return 0
+
+
+def _only_store_of(config: str) -> str:
+    configs = load_configs([config])
+    if len(configs) > 1:
+        names = ", ".join(one.cluster for one in configs)
+        raise ConfigError(f"{config}: is of cluster {names}; --store says which is meant")
+    return configs[0].store
 
 
 @contextmanager

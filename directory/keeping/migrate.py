@@ -20,13 +20,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from directory.features import SEALING, refuse_unfinalised
-from directory.keeping.restore import Refused
+from directory.keeping.restore import Refused, refuse_older_servers
 from directory.keeping.rows import NotAsFilled, Row, fill_whole, holds_cluster, rows_of
-from directory.keeping.servers import live_levels, stored_level
 from directory.store.addresses import describe_address, find_identity, is_same_place, open_store
 from directory.store.base import FILLED_FROM, MOVED_TO, Identity, Incompatible, Store
-from resolver.errors import LevelNotFinalised
 
 __all__ = ["Migration", "Stage", "abort", "migrate", "plan_abort", "plan_migration"]
 
@@ -95,13 +92,7 @@ def plan_migration(source: str, target: str, *, force: bool = False) -> Migratio
         with ExitStack() as opened:
             store = found.open_source()
             opened.callback(store.close)
-            try:
-                refuse_unfinalised(SEALING, stored_level(store), live_levels(store))
-            except LevelNotFinalised as reason:
-                raise Refused(
-                    f"{reason.message}: a server that does not know of seals would write on "
-                    f"(--force: when no server runs)"
-                ) from None
+            refuse_older_servers(store)
     return found
 
 

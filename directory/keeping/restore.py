@@ -15,7 +15,7 @@ from typing import IO, Final
 
 from kdir.v1 import admin_pb2
 
-from directory.features import FEATURE_LEVEL
+from directory.features import FEATURE_LEVEL, SEALING, refuse_unfinalised
 from directory.keeping.contents import Census, Losses, Paths, losses
 from directory.keeping.rows import (
     NotAsFilled,
@@ -25,15 +25,25 @@ from directory.keeping.rows import (
     holds_cluster,
     rows_of,
 )
-from directory.keeping.servers import live_servers
+from directory.keeping.servers import live_levels, live_servers, stored_level
 from directory.store.addresses import describe_address, find_identity, open_store
 from directory.store.base import FILLED_FROM, Identity, Incompatible, Store
 from directory.store.schema import SCHEMA_VERSION
 from resolver.backup import BackupReader
+from resolver.errors import LevelNotFinalised
 
-__all__ = ["Backup", "Refused", "RestorePlan", "plan_restore", "restore"]
+__all__ = [
+    "Backup",
+    "Refused",
+    "RestorePlan",
+    "begin_new_life",
+    "plan_restore",
+    "refuse_older_servers",
+    "restore",
+]
 
 _REASON: Final = f"{FILLED_FROM}a backup"
+_NEW_LIFE: Final = "beginning a new life, as one that was put back by other means"
 
 
 class Refused(Exception):
@@ -232,6 +242,45 @@ def restore(plan: RestorePlan, tell: Callable[[str], None] = lambda _: None) -> 
         return store.unseal()
     finally:
         store.close()
+
+
+def begin_new_life(address: str, *, force: bool = False) -> Identity:
+    """Of a store that was put back by other means, where nothing shows it: its tokens and watches
+    of before are expired from then on. Its servers may run; they load anew. What it holds stays.
+    Cut off, the same again finishes it.
+
+    Raises:
+        Refused: a server that does not know of seals would write on; or the store is sealed.
+        StoreAway, Incompatible
+    """
+    found = find_identity(address)
+    if found is None:
+        raise Incompatible(f"{describe_address(address)}: there is no store")
+    if found.sealed not in {"", _NEW_LIFE}:
+        raise Refused(f"the store is sealed: it is {found.sealed}")
+    store = open_store(address, found.cluster, found.cluster_id)
+    try:
+        if not force:
+            refuse_older_servers(store)
+        store.seal(_NEW_LIFE)
+        return store.unseal()
+    finally:
+        store.close()
+
+
+def refuse_older_servers(store: Store) -> None:
+    """Before a store is sealed that may have servers.
+
+    Raises:
+        Refused
+    """
+    try:
+        refuse_unfinalised(SEALING, stored_level(store), live_levels(store))
+    except LevelNotFinalised as reason:
+        raise Refused(
+            f"{reason.message}: a server that does not know of seals would write on "
+            f"(--force: when no server runs)"
+        ) from None
 
 
 def _open(backup: Backup, address: str) -> Store:

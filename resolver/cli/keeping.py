@@ -201,7 +201,8 @@ VERBS: Final = (
             "Works at the store itself, while no server of it runs. A store that holds something\n"
             "is left as it is unless --replace is said, and the cluster is the same. Killed at\n"
             "any moment, saying it again finishes it. The store then begins a new life: tokens\n"
-            "of before are answered with TOKEN_EXPIRED."
+            "of before are answered with TOKEN_EXPIRED. --new-life does only that, of a store\n"
+            "that was put back by other means and nobody noticed; its servers may run."
         ),
         arguments=(Argument("ARGUMENT", "as below", least=0, most=None),),
         options=(
@@ -215,6 +216,7 @@ VERBS: Final = (
                 "FILE",
                 completes="file",
             ),
+            Option(("--new-life",), "instead of --from: only expire the tokens of before"),
             Option(("--replace",), "also where the store holds something, which is lost"),
             Option(("--plan",), "check all, say what would be done and lost, change nothing"),
             Option(("--force",), "also while servers of the store are running"),
