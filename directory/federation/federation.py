@@ -203,6 +203,15 @@ class Federation:
         view = self.view()
         return [self._enlivened(row) for row in {**view.below, **view.own}.values()]
 
+    def lacking(self, path: Path, level: int) -> list[federation_pb2.MountRow]:
+        """The mounts at and below a path whose clusters are known not to have a feature level."""
+        view = self.view()
+        return [
+            one.row
+            for mount, one in {**view.below, **view.own}.items()
+            if path.is_prefix_of(mount) and 0 < one.row.feature_level < level
+        ]
+
     def rows_everywhere(self) -> list[TableRow]:
         """What a child is told, and what ``kdir mounts`` shows: every mount known here."""
         rows = self.view().rows()
@@ -299,4 +308,5 @@ def _row(path: Path, mount: Mount, snapshot: Snapshot) -> federation_pb2.MountRo
         epoch=mount.epoch,
         endpoints=(hello.endpoints if hello else ()) or mount.endpoints,
         topic_count=hello.topic_count if hello else 0,
+        feature_level=hello.feature_level if hello else 0,
     )

@@ -17,6 +17,7 @@ from directory.health import is_told
 from directory.large_changes import progress_of, rules_from_proto
 from directory.members import VERSION, unreadable
 from directory.services.call import Call
+from directory.services.enforcing import unenforced
 from directory.services.hosting import Hosting
 from directory.services.keeping import KeepingCalls
 from directory.services.parenting import ParentCalls
@@ -81,6 +82,7 @@ class AdminService(Service):
         if state is not ReplicaState.LOADING:
             snapshot = cluster.replica.snapshot
             response.authority.CopyFrom(cluster.authority(snapshot))
+            response.unenforced.extend(unenforced(cluster, snapshot))
             response.topic_count = snapshot.topic_count
             response.directory_count = snapshot.directory_count
             response.progress.extend(progress_of(snapshot, cluster.reaper.trouble))

@@ -25,6 +25,7 @@ from directory.namespace.ground import follow
 from directory.namespace.keys import INHERITED
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
+from directory.services.enforcing import refuse_unenforced
 from directory.services.guarding import Guarding
 from directory.services.present import kind_there, of_what_is_seen, require_directory, veiled
 from directory.services.sight import Sight
@@ -69,6 +70,8 @@ def authorizing(
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
         _check(guarding.acting(cluster, snapshot, call), command)
+        if isinstance(command, AddGrants):
+            refuse_unenforced(cluster, command.path)
         if not cluster.config.parent:
             return ()
         if snapshot.fact(INHERITED) is None:

@@ -302,6 +302,7 @@ def _problems(look: _Look) -> Iterator[str]:
         yield f"{where}: {parent.untold}"
     elif parent.configured and not parent.linked and not parent.standby:
         yield f"{where}: no link to the parent: {parent.message or 'not yet'}"
+    yield from (f"{where}: {one}" for one in status.unenforced)
     if status.HasField("kafka"):
         if status.kafka.stopped:
             mount = status.authority.cluster.mount

@@ -93,7 +93,7 @@ class MountTable(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[_Union[MountRow, _Mapping]]] = ...) -> None: ...
 
 class MountRow(_message.Message):
-    __slots__ = ("mount", "cluster_id", "cluster", "epoch", "endpoints", "age_seconds", "topic_count", "linked")
+    __slots__ = ("mount", "cluster_id", "cluster", "epoch", "endpoints", "age_seconds", "topic_count", "linked", "feature_level")
     MOUNT_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class MountRow(_message.Message):
     AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     LINKED_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
     mount: str
     cluster_id: str
     cluster: str
@@ -110,7 +111,8 @@ class MountRow(_message.Message):
     age_seconds: float
     topic_count: int
     linked: bool
-    def __init__(self, mount: _Optional[str] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., age_seconds: _Optional[float] = ..., topic_count: _Optional[int] = ..., linked: _Optional[bool] = ...) -> None: ...
+    feature_level: int
+    def __init__(self, mount: _Optional[str] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., age_seconds: _Optional[float] = ..., topic_count: _Optional[int] = ..., linked: _Optional[bool] = ..., feature_level: _Optional[int] = ...) -> None: ...
 
 class Inherited(_message.Message):
     __slots__ = ("levels", "revision", "incarnation", "ancestors")
