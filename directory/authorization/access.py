@@ -292,7 +292,30 @@ class Within:
         """Whether the directory's answer is that of all in it, at any depth: a page need not ask
         for each name.
         """
-        return self._branch is None or not self._branch.fan.size
+        return self._branch is None or not self._speaks_in(self._branch)
+
+    def is_uniform_in(self, name: str) -> bool:
+        """The same of a directory in it, with that one's own answer."""
+        below = None if self._branch is None else self._branch.fan.get(f"{name}/")
+        return below is None or not self._speaks_in(below)
+
+    def _speaks_in(self, branch: Branch) -> bool:
+        """Whether what is below a branch may have answers of its own for the caller."""
+        if self._walk is None:
+            return False
+        if self._access.mode is Mode.OPEN_WHERE_UNGRANTED:
+            return branch.fan.size > 0
+        return branch.fan.speaks_to(self._walk.caller.keys)
+
+    def others(self) -> Iterator[tuple[str, bool, bool]]:
+        """The entries in the directory in or below which something may have an answer of its own:
+        name, whether it is a topic, whether the caller may do it there. In no order.
+        """
+        if self._walk is None or self._branch is None:
+            return
+        for step, below in self._branch.fan.about(self._walk.caller.keys):
+            name, is_topic = step.removesuffix("/"), not step.endswith("/")
+            yield name, is_topic, self._of(below, name, is_topic=is_topic).allowed
 
     def speaks_of(self, name: str) -> bool:
         """Whether an entry of this name in the directory may have an answer of its own."""
@@ -307,9 +330,12 @@ class Within:
         if walk is None or branch is None:
             return self.decision
         below = branch.fan.get(name if is_topic else name + "/")
-        if below is None or not (below.rules or below.closed):
+        return self.decision if below is None else self._of(below, name, is_topic=is_topic)
+
+    def _of(self, below: Branch, name: str, *, is_topic: bool) -> Decision:
+        if self._walk is None or not (below.rules or below.closed):
             return self.decision
         place = Place((*self._place.relative, name), is_topic)
-        further = walk.fork()
+        further = self._walk.fork()
         self._access.enter(further, below, len(place.relative))
         return self._access.verdict(further, place)

@@ -12,7 +12,7 @@ is shared. So what is remembered on a fan (``memo``) holds as long as the fan do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,6 +72,19 @@ class Fan:
             yield from self.items.items()
         for part in self.parts:
             yield from part.branches()
+
+    def speaks_to(self, keys: Iterable[str]) -> bool:
+        """Whether there is a grant of one of these keys in it, or a closed directory."""
+        return self.shut or any(key in self.live for key in keys)
+
+    def about(self, keys: Sequence[str]) -> Iterator[tuple[str, Branch]]:
+        """The branches of which that is so, with their names, in no order."""
+        for part in self.parts:
+            if part.speaks_to(keys):
+                yield from part.about(keys)
+        for step, branch in self.items.items():
+            if branch.shut or any(key in branch.live for key in keys):
+                yield step, branch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from directory.authorization.access import Access, Level
-from directory.authorization.branch import NO_BRANCH, Branch, Fan
+from directory.authorization.branch import NO_BRANCH, Branch
 from directory.authorization.grant import Operation, ResourceKind
 from directory.authorization.principals import ANY_HOST, EVERYBODY, Caller, key_of
 from directory.authorization.rules import Question
@@ -242,7 +242,7 @@ class _Pair:
         while waiting:
             branch = waiting.pop()
             found |= _patterns(branch, caller, kind)
-            waiting += [below for _, below in self._relevant(branch.fan, caller)]
+            waiting += [below for _, below in branch.fan.about(caller.keys)]
         # A name of its own is narrower than a beginning of the same text.
         return sorted(found, key=lambda one: (len(one.removesuffix("*")), one[-1:] != "*", one))
 
@@ -296,24 +296,12 @@ class _Pair:
                 self._after.access.enter(one.new, below.new, len(below.new_place.relative))
             self._compare(caller, further, below, here, found)
 
-    def _steps(self, at: _At, caller: Caller) -> list[str]:
-        steps = {step for step, _ in self._relevant(at.old.fan, caller)}
+    @staticmethod
+    def _steps(at: _At, caller: Caller) -> list[str]:
+        steps = {step for step, _ in at.old.fan.about(caller.keys)}
         if at.old.fan is not at.new.fan:
-            steps |= {step for step, _ in self._relevant(at.new.fan, caller)}
+            steps |= {step for step, _ in at.new.fan.about(caller.keys)}
         return sorted(steps)
-
-    def _relevant(self, fan: Fan, caller: Caller) -> Iterator[tuple[str, Branch]]:
-        """The branches in which there is anything about a caller, or a closed directory."""
-        below: Iterable[Fan] = fan.parts
-        for part in below:
-            if self._speaks(part, caller):
-                yield from self._relevant(part, caller)
-        for step, branch in fan.items.items():
-            if self._speaks(branch, caller):
-                yield step, branch
-
-    def _speaks(self, one: Fan | Branch, caller: Caller) -> bool:
-        return one.shut or any(key in one.live for key in caller.keys)
 
 
 _OF_EVERYBODY: Final = (key_of(EVERYBODY, ANY_HOST), f"{EVERYBODY}\0")

@@ -45,10 +45,10 @@ class Walk:
     """
 
     __slots__ = (
-        "_caller",
         "allow",
         "allow_at",
         "blocked",
+        "caller",
         "deny",
         "deny_at",
         "expired",
@@ -59,7 +59,7 @@ class Walk:
     )
 
     def __init__(self, caller: Caller, question: Question) -> None:
-        self._caller: Final = caller
+        self.caller: Final = caller
         self.question: Final = question
         self.allow: Grant | None = None
         """The outermost allow that counts."""
@@ -81,7 +81,7 @@ class Walk:
         """Takes in the next level."""
         bit = self.question.bit
         allow = deny = 0
-        for key in self._caller.keys:
+        for key in self.caller.keys:
             own = rules.by_key.get(key)
             if own is None:
                 continue
@@ -107,7 +107,7 @@ class Walk:
 
     def fork(self) -> Walk:
         """A walk that has come as far, and goes on alone."""
-        other = Walk(self._caller, self.question)
+        other = Walk(self.caller, self.question)
         for name in _FOUND:
             setattr(other, name, getattr(self, name))
         return other
@@ -123,4 +123,4 @@ class Walk:
             self.allow, self.allow_at = grant, at
 
 
-_FOUND: Final = tuple(name for name in Walk.__slots__ if name not in {"_caller", "question"})
+_FOUND: Final = tuple(name for name in Walk.__slots__ if name not in {"caller", "question"})

@@ -15,6 +15,7 @@ from directory.kafka.settings import CONFIGS
 from directory.namespace.budget import Budget
 from directory.namespace.entry import Directory, Policies, Topic
 from directory.namespace.ground import Standing
+from directory.namespace.inheriting import Shown
 from directory.namespace.rules import directories_below
 from directory.namespace.snapshot import Node, Snapshot
 from resolver.path import Path
@@ -37,14 +38,18 @@ class Seen:
         return subject_at(self.snapshot, self.mount, self.above, place)
 
 
-def config_calls(before: Seen, after: Seen, budget: Budget) -> Iterator[KafkaCall]:
+def config_calls(
+    before: Seen, after: Seen, budget: Budget, shown: Shown | None = None
+) -> Iterator[KafkaCall]:
     """The calls about configs and partitions of the topics at and below an entry that follow from
-    its change, topic by topic. Ends with the budget.
+    its change, topic by topic; with ``shown`` only of those of which it says so. Ends with the
+    budget.
     """
     if not armed_anywhere(after.snapshot, CONFIGS):
         return
     for place in _places(after, budget):
-        now = after.subject(place)
+        is_shown = shown is None or shown(*place)
+        now = after.subject(place) if is_shown else None
         if now is None:
             continue
         is_entry = isinstance(after.standing.entry, Topic)

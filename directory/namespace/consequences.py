@@ -16,7 +16,7 @@ from directory.authorization.tree import Place
 from directory.namespace.budget import Budget
 from directory.namespace.entry import Directory, Entry, Link, Mount, Topic
 from directory.namespace.ground import Standing
-from directory.namespace.inheriting import Inheriting, inheriting
+from directory.namespace.inheriting import Inheriting, Shown, inheriting
 from directory.namespace.plan_delete import Fate, fate_of
 from directory.namespace.policies import Level, effective, levels_of, set_fields
 from directory.namespace.quotas import Quota, quotas_at
@@ -109,10 +109,17 @@ def _links(snapshot: Snapshot, directory_id: int, budget: Budget) -> int:
     return count
 
 
-def removed(snapshot: Snapshot, entry: Entry, budget: Budget, *, goes_in_kafka: bool) -> Removed:
+def removed(
+    snapshot: Snapshot,
+    entry: Entry,
+    budget: Budget,
+    *,
+    goes_in_kafka: bool,
+    shown: Shown | None = None,
+) -> Removed:
     """What becomes of an entry's topics in Kafka when it is removed; looks at each."""
     found = Removed()
-    for topic in _topics(snapshot, entry, budget):
+    for topic in _topics(snapshot, entry, budget, shown):
         match fate_of(topic, goes_in_kafka=goes_in_kafka):
             case Fate.DELETED:
                 found.deleted += 1
@@ -129,14 +136,18 @@ def removed(snapshot: Snapshot, entry: Entry, budget: Budget, *, goes_in_kafka: 
     return found
 
 
-def _topics(snapshot: Snapshot, entry: Entry, budget: Budget) -> Iterator[Topic]:
+def _topics(
+    snapshot: Snapshot, entry: Entry, budget: Budget, shown: Shown | None
+) -> Iterator[Topic]:
     if isinstance(entry, Topic):
         yield entry
     top = snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
     for node in () if top is None else directories_below(snapshot, top):
-        for record in node.topics.values():
+        for name, record in node.topics.items():
             if not budget.spend():
                 return
+            if shown is not None and not shown(node.entry_id, name):
+                continue
             try:
                 topic = snapshot.codec.decode(record)
             except ValueError:
@@ -157,18 +168,23 @@ class Kept:
 
 
 def policy_changes(
-    before: Kept, after: Kept, above: Sequence[Level], budget: Budget
+    before: Kept,
+    after: Kept,
+    above: Sequence[Level],
+    budget: Budget,
+    shown: Shown | None = None,
 ) -> tuple[PolicyChange, ...]:
     """The fields whose effective value at an entry becomes another, in order; and for how many
     topics at and below it that is so, since no nearer level sets them.
 
-    ``above`` is what the ancestors above the mount set, outermost first.
+    ``above`` is what the ancestors above the mount set, outermost first; with ``shown`` only the
+    topics of which it says so are counted.
     """
     was, now = _effective(before, above), _effective(after, above)
     names = {name for name in was.keys() | now.keys() if was.get(name) != now.get(name)}
     if not names:
         return ()
-    heirs = _heirs(after, frozenset(names), budget)
+    heirs = _heirs(after, frozenset(names), budget, shown)
     return tuple(
         PolicyChange(
             name,
@@ -197,10 +213,10 @@ def _effective(kept: Kept, above: Sequence[Level]) -> dict[str, object]:
     return set_fields(effective(levels))
 
 
-def _heirs(kept: Kept, names: frozenset[str], budget: Budget) -> Inheriting:
+def _heirs(kept: Kept, names: frozenset[str], budget: Budget, shown: Shown | None) -> Inheriting:
     found = kept.standing
     if isinstance(found.entry, Directory):
-        return inheriting(kept.snapshot, found.entry.entry_id, names, budget)
+        return inheriting(kept.snapshot, found.entry.entry_id, names, budget, shown)
     heirs = Inheriting()
     (heirs.by_field if isinstance(found.entry, Topic) else heirs.clusters).update(names)
     return heirs

@@ -5,15 +5,18 @@ since no nearer level sets it; refuses to say what the policy is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from directory.namespace.budget import Budget
 from directory.namespace.entry import NO_POLICIES, Directory, Mount
 from directory.namespace.policies import set_fields
-from directory.namespace.snapshot import Snapshot
+from directory.namespace.snapshot import Node, Snapshot
 
-__all__ = ["Inheriting", "inheriting"]
+__all__ = ["Inheriting", "Shown", "inheriting"]
+
+Shown = Callable[[int, str], bool]
+"""Whether a topic counts, by the id of its directory and its name."""
 
 
 @dataclass(slots=True)
@@ -29,10 +32,14 @@ class Inheriting:
 
 
 def inheriting(
-    snapshot: Snapshot, directory_id: int, names: frozenset[str], budget: Budget | None = None
+    snapshot: Snapshot,
+    directory_id: int,
+    names: frozenset[str],
+    budget: Budget | None = None,
+    shown: Shown | None = None,
 ) -> Inheriting:
     """Of what lies below a directory, within the cluster. Costs by the topics there: when the
-    budget is over, it is the least that there are.
+    budget is over, it is the least that there are. ``shown``: only topics of which it says so.
     """
     budget = budget or Budget()
     found = Inheriting()
@@ -42,7 +49,7 @@ def inheriting(
         node = snapshot.node(at)
         if node is None:
             continue
-        _topics(snapshot, node.topics.values(), open_names, found, budget)
+        _topics(snapshot, node, open_names, found, budget, shown)
         for container in node.containers.values():
             if not budget.spend():
                 return found
@@ -57,16 +64,19 @@ def inheriting(
 
 def _topics(
     snapshot: Snapshot,
-    records: Iterable[bytes],
+    node: Node,
     names: frozenset[str],
     found: Inheriting,
     budget: Budget,
+    shown: Shown | None,
 ) -> None:
     policies = snapshot.codec.policies
     plain = 0
-    for record in records:
+    for name, record in node.topics.items():
         if not budget.spend():
             break
+        if shown is not None and not shown(node.entry_id, name):
+            continue
         own = policies(record)
         if own is NO_POLICIES:
             plain += 1
@@ -75,5 +85,5 @@ def _topics(
         found.topics += bool(left)
         found.by_field.update(left)
     found.topics += plain
-    for name in names:
-        found.by_field[name] += plain
+    for field_name in names:
+        found.by_field[field_name] += plain

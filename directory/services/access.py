@@ -21,16 +21,18 @@ from directory.grant_messages import (
     resource_kind_from_proto,
 )
 from directory.namespace.command import AddGrants, RemoveGrants
-from directory.namespace.entry import Kind
+from directory.namespace.entry import Directory, Kind
 from directory.namespace.ground import standing
 from directory.namespace.snapshot import Snapshot
 from directory.services.answers import kind_of
 from directory.services.authorizing import authorizing, meant, veiling
 from directory.services.call import Call
+from directory.services.counting import seen_below
 from directory.services.hosting import Hosting
 from directory.services.planned import fill_plan
 from directory.services.present import may_ask_about
 from directory.services.rpc import Handler, Service
+from directory.writer import Written
 from resolver.errors import Absent, InvalidArgument, KdirError, NotAuthoritative
 from resolver.path import Path
 
@@ -109,10 +111,23 @@ class AccessService(Service):
             )
         response.token = cluster.token_at(written.revision)
         response.grants.extend(map(grant_to_proto, written.plan.grants))
-        response.topic_count = written.plan.topic_count
+        response.topic_count = self._topics_seen(cluster, command.path, written, call)
         if request.validate_only:
             fill_plan(self._hosting, cluster, command, written, call, response.plan)
         return map(grant_to_proto, written.plan.grants_changed)
+
+    def _topics_seen(self, cluster: Cluster, path: Path, written: Written, call: Call) -> int:
+        """How many topics the grants are about, as far as the caller may know."""
+        snapshot = written.snapshot or cluster.replica.snapshot
+        relative = path.segments[len(cluster.mount) :]
+        sight = self._hosting.sight(cluster, snapshot, call)
+        directory_id = snapshot.find_directory(relative)
+        node = None if directory_id is None else snapshot.node(directory_id)
+        if node is None or not isinstance(written.plan.entry, Directory):
+            return written.plan.topic_count
+        if sight.sees_all_in(relative):
+            return written.plan.topic_count
+        return seen_below(sight, relative, node).topics
 
     def list_grants(
         self, request: access_pb2.ListGrantsRequest, call: Call

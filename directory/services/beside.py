@@ -14,6 +14,7 @@ from directory.namespace.policies import Level
 from directory.namespace.quotas import quotas_at
 from directory.namespace.snapshot import Node, Snapshot
 from directory.services.call import Call
+from directory.services.sight import Sight
 from resolver.errors import NotReady
 from resolver.path import Path
 
@@ -37,8 +38,11 @@ def fill_beside(
     snapshot: Snapshot,
     path: Path,
     call: Call,
+    sight: Sight,
 ) -> None:
-    """Adds to the answer of one entry; nothing to that of links and mounts."""
+    """Adds to the answer of one entry; nothing to that of links and mounts, and no numbers of what
+    is hidden from the caller.
+    """
     relative = path.below(cluster.mount)
     if response.entry.HasField("topic"):
         way = follow(snapshot, relative[:-1])
@@ -50,7 +54,7 @@ def fill_beside(
     elif response.entry.HasField("directory"):
         node = follow(snapshot, relative).node
         _quotas(response, cluster, snapshot, node)
-        if cluster.reconciler is not None:
+        if cluster.reconciler is not None and sight.sees_all_in(relative):
             least = call.seconds_left() * (1 - _SHARE)
             budget = Budget(lambda: call.seconds_left() > least)
             for state, topics in attended_below(snapshot, node, budget).items():

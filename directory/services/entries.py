@@ -19,6 +19,7 @@ from directory.services.authorizing import authorizing, meant, veiling
 from directory.services.beside import fill_beside
 from directory.services.call import Call
 from directory.services.commands import create_command, update_command
+from directory.services.counting import fill_seen
 from directory.services.hosting import Hosting
 from directory.services.managing import forbidden_at, may_change, refuse_removal
 from directory.services.planned import fill_plan
@@ -78,7 +79,8 @@ class DirectoryService(Service):
         cluster = self._hosting.owner_of(path, holder=request.kind == entry_pb2.ENTRY_KIND_MOUNT)
         snapshot = self._hosting.read(cluster, request.token, call)
         kind = kind_of(request.kind)
-        shown = self._hosting.sight(cluster, snapshot, call).find(path, kind, no_follow=True)
+        sight = self._hosting.sight(cluster, snapshot, call)
+        shown = sight.find(path, kind, no_follow=True)
         outcome = resolve_pb2.Outcome()
         Answers(cluster, snapshot).resolve(path, outcome, shown, no_follow=True)
         match outcome.WhichOneof("kind"):
@@ -102,10 +104,11 @@ class DirectoryService(Service):
             raise Absent(f"{path} is no {kind.name.lower()}", path=path)
         if entry.HasField("mount"):
             _mount_state(cluster, path, entry.mount)
+        fill_seen(sight, path.below(cluster.mount), entry)
         response = directory_pb2.GetEntryResponse(
             authority=cluster.authority(snapshot), entry=entry
         )
-        fill_beside(response, cluster, snapshot, path, call)
+        fill_beside(response, cluster, snapshot, path, call, sight)
         return response
 
     def list_entries(
@@ -289,6 +292,8 @@ class DirectoryService(Service):
                 response.plan,
                 deletes_in_kafka=deletes,
             )
+            entries = response.plan.entries  # as far as the caller may know
+            response.topic_count, response.directory_count = entries.topics, entries.directories
         return response
 
     def move_entry(

@@ -17,6 +17,7 @@ from directory.namespace.lookup import DirectoryAt, LinkAt, MountAt, TopicAt, Un
 from directory.namespace.snapshot import Node, Snapshot
 from directory.services.answers import Answers, kind_of
 from directory.services.call import Call
+from directory.services.counting import fill_seen
 from directory.services.pages import PageToken, page_size
 from directory.services.sight import Sight
 from resolver.errors import (
@@ -70,6 +71,7 @@ def list_entries(
         response.revision_changed = moved
     answers = Answers(cluster, snapshot)
     entry_to_proto(node.directory, str(path), node, response.directory)
+    fill_seen(sight, path.below(sight.access.mount), response.directory)
     inherited = answers.inherited(node.entry_id)
     if inherited is not None:
         response.inherited.CopyFrom(inherited)
@@ -145,12 +147,16 @@ def _fill(  # noqa: PLR0913, PLR0917 - one caller
     above = path.below(sight.access.mount)
     hides = not sight.sees_all_in(above)
     used = 0
+    last: Cursor | None = None
     while True:
+        full = len(response.entries) >= size or used >= _PAGE_BYTES
+        if full and not hides:
+            return after
         part: Page = page(
             snapshot,
             node.entry_id,
             after,
-            min(_CHUNK, size - len(response.entries)),
+            _CHUNK if full else min(_CHUNK, size - len(response.entries)),
             glob,
             kinds,
             include_system=request.include_system,
@@ -160,6 +166,9 @@ def _fill(  # noqa: PLR0913, PLR0917 - one caller
             is_topic = isinstance(one, ListedTopic)
             if hides and not sight.sees((*above, *one.relative), is_topic=is_topic):
                 continue
+            if full:
+                return last  # there is more; and it is not a hidden entry that the token names
+            last = Cursor(one.relative, not is_topic)
             where = f"{base}/{'/'.join(one.relative)}"
             if isinstance(one, ListedTopic):
                 record_to_proto(one.record, where, response.entries.add())
@@ -169,8 +178,10 @@ def _fill(  # noqa: PLR0913, PLR0917 - one caller
                     snapshot.node(one.entry.entry_id) if isinstance(one.entry, Directory) else None
                 )
                 entry_to_proto(one.entry, where, below, response.entries.add())
+                if hides:
+                    fill_seen(sight, (*above, *one.relative), response.entries[-1])
                 used += 200 + len(where)
         after = part.after
-        if after is None or len(response.entries) >= size or used >= _PAGE_BYTES:
-            return after
+        if after is None:
+            return None
         call.check()

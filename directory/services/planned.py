@@ -31,10 +31,11 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.consequences import Kept
-from directory.namespace.entry import Topic
+from directory.namespace.entry import Directory, Topic
 from directory.namespace.ground import Standing, standing
+from directory.namespace.inheriting import Shown
 from directory.namespace.snapshot import Snapshot
-from directory.services.sight import Sight
+from directory.services.counting import seen_below
 from directory.writer import Written
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class _Telling:
         self._was = standing(before, self._mount, command.path, command.kind)
         self._now = self._standing_after()
         self._budget = Budget(_until(call))
+        self._sight = hosting.sight(cluster, before, call)
+        self._here = self._was.path.below(self._mount)
         self._above = facts.inherited_origins(before)
 
     def _standing_after(self) -> Standing | None:
@@ -125,12 +128,41 @@ class _Telling:
         place = self._place(self._was)
         size = consequences.size_of(self._before, self._was, place, self._budget)
         out.entries.directories, out.entries.topics = size.directories, size.topics
+        node = self._before.node(self._was.entry.entry_id)
+        if isinstance(self._was.entry, Directory) and not self._sees_all and node is not None:
+            seen = seen_below(self._sight, self._here, node)
+            out.entries.directories, out.entries.topics = seen.containers + 1, seen.topics
+            return  # of the others how many are hidden is not known
         out.entries.links, out.entries.mounts = size.links, size.mounts
         out.entries.entries_with_grants = size.entries_with_grants
 
+    @property
+    def _sees_all(self) -> bool:
+        """Whether nothing below the entry is hidden from the caller."""
+        return isinstance(self._was.entry, Topic) or self._sight.sees_all_in(self._here)
+
+    @property
+    def _shown(self) -> Shown | None:
+        """Which topics may be told of."""
+        if self._sees_all or not isinstance(self._was.entry, Directory):
+            return None
+        paths: dict[int, tuple[str, ...] | None] = {}
+
+        def shown(directory_id: int, name: str) -> bool:
+            if directory_id not in paths:
+                paths[directory_id] = self._before.path_of(directory_id)
+            above = paths[directory_id]
+            return above is not None and self._sight.sees((*above, name), is_topic=True)
+
+        return shown
+
     def _kafka_topics(self, out: access_pb2.ChangePlan, *, deletes_in_kafka: bool) -> None:
         found = consequences.removed(
-            self._before, self._was.entry, self._budget, goes_in_kafka=deletes_in_kafka
+            self._before,
+            self._was.entry,
+            self._budget,
+            goes_in_kafka=deletes_in_kafka,
+            shown=self._shown,
         )
         out.entries.kafka_deleted, out.entries.kafka_detached = found.deleted, found.detached
         out.retired_names.extend(found.retired)
@@ -138,7 +170,7 @@ class _Telling:
 
     def _policies(self, now: Standing, out: access_pb2.ChangePlan) -> None:
         kept = Kept(self._before, self._was), Kept(self._after, now)
-        for one in consequences.policy_changes(*kept, self._above, self._budget):
+        for one in consequences.policy_changes(*kept, self._above, self._budget, self._shown):
             row = out.policies.add(
                 field=one.field,
                 topic_count=one.topics,
@@ -155,9 +187,7 @@ class _Telling:
     # -- who may do what -----------------------------------------------------------------------
 
     def _access(self, now: Standing, out: access_pb2.ChangePlan) -> None:
-        guarding, call = self._hosting.guarding, self._call
-        access = guarding.access(self._cluster, self._before)
-        sight = self._hosting.sight(self._cluster, self._before, call)
+        access = self._hosting.guarding.access(self._cluster, self._before)
         place = self._place(now)
         rows = differences(
             Side(access, self._place(self._was)),
@@ -165,15 +195,14 @@ class _Telling:
             age_seconds=self._cluster.unconfirmed_seconds() or 0.0,
             go_on=lambda: self._budget.spend(_CALLER_COSTS),
         )
-        shown = (row for row in rows if self._is_shown(row, place, sight))
+        shown = (row for row in rows if self._is_shown(row, place))
         for row in _first(shown, out, "access_omitted"):
             out.access.append(self._row(row))
 
-    def _is_shown(self, row: AccessChange, place: Place, sight: Sight) -> bool:
+    def _is_shown(self, row: AccessChange, place: Place) -> bool:
         """Whether the caller may know of the entry, where it is now."""
         inside = row.place.relative[len(place.relative) :]
-        here = (*self._was.path.below(self._mount), *inside)
-        return sight.sees(here, is_topic=row.place.is_topic)
+        return self._sight.sees((*self._here, *inside), is_topic=row.place.is_topic)
 
     def _row(self, row: AccessChange) -> access_pb2.AccessChange:
         return access_pb2.AccessChange(
@@ -198,6 +227,7 @@ class _Telling:
             foreseen.Seen(self._before, self._was, self._mount, above),
             foreseen.Seen(self._after, now, self._mount, above),
             self._budget,
+            self._shown,
         )
         for one in _first(calls, out, "kafka_calls_omitted"):
             out.kafka_calls.append(_call(one))

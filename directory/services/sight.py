@@ -37,6 +37,7 @@ from directory.namespace.lookup import (
 from directory.namespace.removal import DELETED
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import CURRENT
+from directory.services.counting import fill_seen
 from directory.services.ready import Ready
 from resolver.errors import Absent, KdirError, NotReady, PermissionDenied
 from resolver.path import Path
@@ -94,13 +95,13 @@ class Sight:
             return True
         if not relative:
             return self.decide(_DESCRIBE, HERE).allowed
-        return self._within(relative[:-1]).child(relative[-1], is_topic=is_topic).allowed
+        return self.within(relative[:-1]).child(relative[-1], is_topic=is_topic).allowed
 
     def sees_all_in(self, relative: Segments) -> bool:
         """Whether all at any depth in a directory may be described."""
         if self.sees_all:
             return True
-        within = self._within(relative)
+        within = self.within(relative)
         return within.is_uniform and within.decision.allowed
 
     def sees_path(self, path: Path, kind: Kind | None) -> bool:
@@ -122,7 +123,8 @@ class Sight:
             self.caller, Operation.DESCRIBE, place=place, age_seconds=self._age_seconds
         )
 
-    def _within(self, relative: Segments) -> Within:
+    def within(self, relative: Segments) -> Within:
+        """Whether a directory may be described, and what stands in it; of who sees not all."""
         within = self._withins.get(relative)
         if within is None:
             if len(self._withins) >= _MOST_DIRECTORIES:
@@ -237,12 +239,17 @@ class Sight:
             return resolve_pb2.ResolveResponse(outcome=outcome).SerializeToString()
         part = ready.outcome(text, shown, no_follow=no_follow)
         relative = path.segments[len(self._mount) :]
-        if relative and not self.sees(relative, is_topic=False):
-            response = resolve_pb2.ResolveResponse.FromString(part)
-            if response.outcome.resolution.container_too:
-                response.outcome.resolution.container_too = False
-                part = response.SerializeToString()
-        return part
+        if self.sees_all_in(relative):
+            return part
+        response = resolve_pb2.ResolveResponse.FromString(part)
+        found = response.outcome.resolution
+        if found.container_too and not self.sees(relative, is_topic=False):
+            found.container_too = False
+        elif found.entry.HasField("directory"):
+            fill_seen(self, relative, found.entry)
+        else:
+            return part
+        return response.SerializeToString()
 
     def _is_plain(self, text: str) -> bool:
         """Whether whatever stands at the path may be seen: no grants of its own say otherwise."""
@@ -253,14 +260,16 @@ class Sight:
             depth = len(self._mount)
             if not slash or segments[:depth] != self._mount.segments:
                 return False
-            within = self._within(segments[depth:])
+            within = self.within(segments[depth:])
             if len(self._above) >= _MOST_DIRECTORIES:
                 self._above.clear()
             self._above[above] = within
         if not within.decision.allowed or not name:
             return False
         return not within.speaks_of(name) or (
-            within.child(name, is_topic=True).allowed and within.child(name, is_topic=False).allowed
+            within.child(name, is_topic=True).allowed
+            and within.child(name, is_topic=False).allowed
+            and within.is_uniform_in(name)
         )
 
     # -- doing -----------------------------------------------------------------------------------

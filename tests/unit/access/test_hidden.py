@@ -5,6 +5,7 @@ there; by name, by kind, below it, and beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,12 @@ KINDS = [
 ]
 ABSENT = "zzqz"
 CONFIG = "policies.owner"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """One kind is enough: what is asked here is decided in memory."""
+    return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 @pytest.fixture
@@ -250,3 +257,71 @@ def test_a_link_is_left_behind_by_who_may_create_there(la: House) -> None:
     la.grant("bob", "describe", "/la/own")
     assert isinstance(la.refusal("bob", "MoveEntry", request), PermissionDenied)
     la.ask("bob", "MoveEntry", directory_pb2.MoveEntryRequest(**move))
+
+
+def counts(house: House, who: str, path: str) -> list[tuple[int, int]]:
+    """How many topics and containers each call that shows a directory says it has."""
+    name, above = path.rsplit("/", 1)[1], path.rsplit("/", 1)[0]
+    resolved = house.ask(who, "Resolve", resolve_pb2.ResolveRequest(path=path))
+    got = house.ask(who, "GetEntry", directory_pb2.GetEntryRequest(path=path))
+    listed = house.ask(who, "ListEntries", directory_pb2.ListEntriesRequest(path=path))
+    beside = house.ask(
+        ADMIN if who == ADMIN else who,
+        "ListEntries",
+        directory_pb2.ListEntriesRequest(path=above, name_glob=name),
+    )
+    found = [resolved.outcome.resolution.entry, got.entry, listed.directory, *beside.entries]
+    assert len(found) == 4
+    return [(one.directory.topic_count, one.directory.container_count) for one in found]
+
+
+def test_A12_counts_are_of_what_is_seen(la: House) -> None:
+    la.grant("bob", "describe", "/la")
+    assert set(counts(la, "bob", "/la/p")) == {(1, 1)}
+    assert set(counts(la, ADMIN, "/la/p")) == {(2, 4)}
+    la.grant("bob", "alter", "/la/p")
+    la.mkdir("/la/p/vis/x/y")
+    topic(la, "/la/p/vis/x/t1")
+    topic(la, "/la/p/vis/x/y/t2")
+    la.grant("bob", "-describe", "/la/p/vis/x/y")
+    request = access_pb2.AddGrantsRequest(
+        path="/la/p", grants=grants("eve", "read"), validate_only=True
+    )
+    seen = la.ask("bob", "AddGrants", request)
+    assert seen.topic_count == seen.plan.entries.topics == 2  # t and vis/x/t1
+    assert seen.plan.entries.directories == 3  # p, vis and vis/x
+    every = la.ask(ADMIN, "AddGrants", request)
+    assert every.topic_count == every.plan.entries.topics == 5
+    assert every.plan.entries.directories == 6
+
+
+def test_A12_pages_neither_name_nor_betray_what_is_hidden(la: House) -> None:
+    la.mkdir("/la/list")
+    for name in ("a", "b", "c", "d", "e"):
+        topic(la, f"/la/list/{name}")
+    la.grant("bob", "read", "/la/list")
+    for name in ("c", "d", "e"):
+        la.grant("bob", "-describe", f"/la/list/{name}")
+    request = directory_pb2.ListEntriesRequest(path="/la/list", page_size=2)
+    page = la.ask("bob", "ListEntries", request)
+    assert [one.path for one in page.entries] == ["/la/list/a", "/la/list/b"]
+    assert page.next_page_token == ""
+    la.revoke("bob", "-describe", "/la/list/e")
+    page = la.ask("bob", "ListEntries", request)
+    request.page_token = page.next_page_token
+    assert [one.path for one in la.ask("bob", "ListEntries", request).entries] == ["/la/list/e"]
+
+
+def test_A12_a_plan_counts_only_what_is_seen(la: House) -> None:
+    for who in ("bob", ADMIN):
+        la.grant("bob", "alter", "/la/p")
+        request = directory_pb2.UpdateEntryRequest(
+            path="/la/p",
+            entry={"policies": {"owner": "x"}},
+            update_mask=FieldMask(paths=[CONFIG]),
+            validate_only=True,
+        )
+        plan = la.ask(who, "UpdateEntry", request).plan
+        topics = 3 if who == ADMIN else 1
+        assert [one.topic_count for one in plan.policies] == [topics]
+        assert plan.entries.topics == topics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,12 @@ from resolver.errors import Absent, PermissionDenied
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 Make = Callable[..., House]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """One kind is enough: what is asked here is decided in memory."""
+    return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 @pytest.fixture

@@ -1,0 +1,78 @@
+"""How much a directory holds, as far as one caller may know; refuses to look at each entry.
+
+Numbers come from what a snapshot keeps, and are put right where grants say otherwise: it costs by
+the grants that are about the caller, not by what there is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kdir.v1 import entry_pb2
+
+from directory.namespace.entry import Directory
+
+if TYPE_CHECKING:
+    from directory.namespace.snapshot import Node
+    from directory.services.sight import Sight
+
+__all__ = ["Seen", "fill_seen", "seen_below", "seen_in"]
+
+
+class Seen(NamedTuple):
+    """How many entries the caller may describe."""
+
+    topics: int = 0
+    containers: int = 0
+    """Of all that lies below: directories only."""
+
+
+def seen_in(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
+    """Of what stands right in a directory."""
+    topics, containers = len(node.topics), len(node.containers)
+    if sight.sees_all_in(relative):
+        return Seen(topics, containers)
+    within = sight.within(relative)
+    usual = within.decision.allowed
+    if not usual:
+        topics = containers = 0
+    for name, is_topic, allowed in within.others():
+        if allowed != usual and is_topic:
+            topics += (name in node.topics) * (1 if allowed else -1)
+        elif allowed != usual:
+            containers += (name in node.containers) * (1 if allowed else -1)
+    return Seen(topics, containers)
+
+
+def seen_below(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
+    """Of the topics and directories below a directory, at any depth."""
+    counts = sight.snapshot.counts(node.entry_id)
+    if sight.sees_all_in(relative):
+        return Seen(counts.topics, counts.directories)
+    within = sight.within(relative)
+    usual = within.decision.allowed
+    topics, directories = (counts.topics, counts.directories) if usual else (0, 0)
+    for name, is_topic, allowed in within.others():
+        if is_topic:
+            topics += (name in node.topics) * (allowed - usual)
+            continue
+        container = node.containers.get(name)
+        below = sight.snapshot.node(container.entry_id) if container is not None else None
+        if not isinstance(container, Directory) or below is None:
+            continue
+        whole = sight.snapshot.counts(below.entry_id)
+        part = seen_below(sight, (*relative, name), below)
+        topics += part.topics - (whole.topics if usual else 0)
+        directories += part.containers + allowed
+        directories -= whole.directories + 1 if usual else 0
+    return Seen(topics, directories)
+
+
+def fill_seen(sight: Sight, relative: tuple[str, ...], out: entry_pb2.Entry) -> None:
+    """Puts the counts of a directory's message right."""
+    if not out.HasField("directory") or sight.sees_all_in(relative):
+        return
+    directory_id = sight.snapshot.find_directory(relative)
+    node = None if directory_id is None else sight.snapshot.node(directory_id)
+    seen = Seen() if node is None else seen_in(sight, relative, node)
+    out.directory.topic_count, out.directory.container_count = seen
