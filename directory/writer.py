@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeGuard
 
 from directory.namespace.command import Command, Context, Plan
@@ -39,7 +39,7 @@ from directory.store.base import (
 )
 from directory.store.events import new_change_id, pack
 from directory.store.replica import Replica, ReplicaState
-from directory.turns import Turns
+from directory.turns import Turn, Turns
 from resolver.errors import (
     DeadlineExceeded,
     KdirError,
@@ -76,11 +76,20 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Whose request it is, and what it asks; empty ``request_id``: it cannot be asked again."""
+    """Whose request it is, and what it asks, as ``Writer.execute`` has it; empty ``request_id``: it
+    cannot be asked again.
+    """
 
     command: Command
     principal: str
     request_id: str
+    deadline: float
+    extra_guards: tuple[Guard, ...]
+    extra_writes: tuple[Write, ...]
+    authorize: Callable[[Snapshot], Sequence[Guard]]
+    validate_only: bool = field(kw_only=True)
+    deletes_in_kafka: bool = field(kw_only=True)
+    creates_in_kafka: bool = field(kw_only=True)
 
     @property
     def key(self) -> bytes:
@@ -168,60 +177,69 @@ class Writer:
             NotReady: nothing is loaded yet.
             DeadlineExceeded
         """
-        deadline = self._clock() + timeout_seconds
-        request = _Request(command, principal, request_id)
+        request = _Request(
+            command,
+            principal,
+            request_id,
+            self._clock() + timeout_seconds,
+            tuple(extra_guards),
+            tuple(extra_writes),
+            authorize,
+            validate_only=validate_only,
+            deletes_in_kafka=deletes_in_kafka,
+            creates_in_kafka=creates_in_kafka,
+        )
         tries = 0
         with self._turns.turn() as turn:
             while tries < _TRIES:
-                if not validate_only:
-                    self._refuse_while_away()
-                snapshot = self._replica.snapshot
-                context = Context(
-                    now_ms=self._now_ms(),
-                    principal=principal,
-                    new_id=_new_id,
-                    deletes_in_kafka=deletes_in_kafka,
-                    creates_in_kafka=creates_in_kafka,
-                    above=self._above(snapshot),
-                )
-                try:
-                    rights = tuple(authorize(snapshot))
-                    planned = plan(snapshot, self._mount(), command, context)
-                except KdirError:
-                    # What is in the way may be the effect of this very request's first try.
-                    if not validate_only and (known := self._answered(request)):
-                        return known
-                    raise
-                if validate_only:
-                    return Written(planned, snapshot.revision, snapshot=snapshot)
-                if not planned.writes and not extra_writes:
-                    return self._answered(request) or Written(planned, snapshot.revision)
-                mark = next(filter(_counts, planned.guards), None)
-                if mark is not None and turn.take(mark.key, deadline):
-                    continue  # it was counted before somebody else's came
-                with self._counted():
-                    outcome = self._commit(
-                        request,
-                        replace(planned, guards=(*planned.guards, *rights)),
-                        context.now_ms,
-                        extra_guards,
-                        extra_writes,
-                        deadline,
-                    )
-                match outcome:
-                    case Written():
-                        return outcome
+                match self._once(request, turn):
+                    case Written() as written:
+                        return written
                     case Conflict(guard, revision):
-                        if guard in extra_guards:
+                        if guard in request.extra_guards:
                             raise LostRace(f"{guard} does not hold any more; nothing was written")
                         # All that comes below a quota collides, so that is no sign of anything
                         # being wrong: somebody's came through, and the deadline is bound enough.
                         tries += not _counts(guard)
-                        self._catch_up(revision, deadline)
+                        self._catch_up(revision, request.deadline)
+                    case None:
+                        pass  # it was counted before somebody else's came
         raise LostRace(
             f"others changed the same thing {_TRIES} times in a row; nothing was written",
             tries=_TRIES,
         )
+
+    def _once(self, request: _Request, turn: Turn) -> Written | Conflict | None:
+        """Plans on the newest tree and commits; None: the turn came meanwhile, plan anew."""
+        if not request.validate_only:
+            self._refuse_while_away()
+        snapshot = self._replica.snapshot
+        context = Context(
+            now_ms=self._now_ms(),
+            principal=request.principal,
+            new_id=_new_id,
+            deletes_in_kafka=request.deletes_in_kafka,
+            creates_in_kafka=request.creates_in_kafka,
+            above=self._above(snapshot),
+        )
+        try:
+            rights = tuple(request.authorize(snapshot))
+            planned = plan(snapshot, self._mount(), request.command, context)
+        except KdirError:
+            # What is in the way may be the effect of this very request's first try.
+            if not request.validate_only and (known := self._answered(request)):
+                return known
+            raise
+        if request.validate_only:
+            return Written(planned, snapshot.revision, snapshot=snapshot)
+        if not planned.writes and not request.extra_writes:
+            return self._answered(request) or Written(planned, snapshot.revision)
+        mark = next(filter(_counts, planned.guards), None)
+        if mark is not None and turn.take(mark.key, request.deadline):
+            return None
+        guarded = replace(planned, guards=(*planned.guards, *rights))
+        with self._counted():
+            return self._commit(request, guarded, context.now_ms)
 
     def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
         """Writes facts that are no entries, in one transaction; answers its revision.
@@ -249,20 +267,12 @@ class Writer:
 
     # -- one try -----------------------------------------------------------------------------
 
-    def _commit(
-        self,
-        request: _Request,
-        planned: Plan,
-        now_ms: int,
-        extra_guards: Sequence[Guard],
-        extra_writes: Sequence[Write],
-        deadline: float,
-    ) -> Written | Conflict:
+    def _commit(self, request: _Request, planned: Plan, now_ms: int) -> Written | Conflict:
         change_key = event_key(new_change_id(now_ms, len(planned.changes)))
         # First, so that a conflict with our own earlier self is told before all others.
         guards: list[Guard] = [KeyIs(request.key, None)] if request.request_id else []
-        guards += [*planned.guards, *extra_guards]
-        writes = [*planned.writes, *extra_writes]
+        guards += [*planned.guards, *request.extra_guards]
+        writes = [*planned.writes, *request.extra_writes]
         if planned.changes:
             value = pack(
                 planned.changes,
@@ -277,7 +287,7 @@ class Writer:
         transaction = Transaction(tuple(dict.fromkeys(guards)), tuple(writes))
         _refuse_oversized(transaction, self._store.limits)
         self._allow(writes)
-        remaining = deadline - self._clock()
+        remaining = request.deadline - self._clock()
         if remaining <= 0:
             raise DeadlineExceeded("the time was over before the store was asked")
         try:
@@ -288,7 +298,7 @@ class Writer:
             raise _full(reason) from reason
         except StoreAway as reason:
             # Whether it happened is looked up for somebody who still waits.
-            waited_for = planned.changes and self._clock() < deadline
+            waited_for = planned.changes and self._clock() < request.deadline
             revision = self._revision_of(change_key) if waited_for else None
             if revision is None:
                 raise StoreUnavailable(
@@ -296,11 +306,11 @@ class Writer:
                     "known: ask again with the same request id",
                     effect="unknown",
                 ) from reason
-            self._see(revision, deadline)
+            self._see(revision, request.deadline)
             return Written(planned, revision)
         match done:
             case Committed(revision):
-                self._see(revision, deadline)
+                self._see(revision, request.deadline)
                 return Written(planned, revision)
             case Conflict(guard) if request.request_id and guard == guards[0]:
                 known = self._answered(request)

@@ -159,6 +159,10 @@ def check_asked(name: str, names: Names, *, base: str) -> None:
             rule="internal",
             free=free,
         )
+    _refuse_used(name, names)
+
+
+def _refuse_used(name: str, names: Names) -> None:
     free = free_name(name, names)
     if (owner := names.owner(name)) is not None:
         raise PhysicalNameTaken(

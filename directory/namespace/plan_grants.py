@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from directory.authorization.grant import MOST_GRANTS, add_grants, remove_grants
+from collections.abc import Sequence
+
+from directory.authorization.grant import MOST_GRANTS, Grant, add_grants, remove_grants
 from directory.namespace.command import AddGrants, Change, Plan, RemoveGrants
 from directory.namespace.draft import Draft
 from directory.namespace.entry import EntryGrants
 from directory.namespace.ground import standing
 from resolver.errors import Internal, LimitExceeded
+from resolver.path import Path
 
 __all__ = ["change_grants"]
 
@@ -29,12 +32,7 @@ def change_grants(draft: Draft, command: AddGrants | RemoveGrants) -> Plan:
     had = () if before is None else before.grants
     change = add_grants if isinstance(command, AddGrants) else remove_grants
     grants = change(had, command.grants)
-    if len(grants) > MOST_GRANTS:
-        raise LimitExceeded(
-            f"{command.path} would have {len(grants):,} grants; at most {MOST_GRANTS:,} would be "
-            f"right: grant on a directory above it, or to fewer principals",
-            limit=MOST_GRANTS,
-        )
+    _refuse_too_many(grants, command.path)
     changed = tuple(one for one in (*had, *grants) if (one in had) != (one in grants))
     entry_id, is_topic = found.entry.entry_id, not found.entry.kind.is_container
     topic_count = 1 if is_topic else draft.snapshot.counts(entry_id).topics
@@ -43,14 +41,7 @@ def change_grants(draft: Draft, command: AddGrants | RemoveGrants) -> Plan:
     if found.parent is not None:
         draft.expect_way(found.parent)
     draft.expect_entry(found.parent_id, found.name, found.entry)
-    after = None
-    if grants:
-        after = EntryGrants(
-            grants=grants,
-            change_count=1 if before is None else before.change_count + 1,
-            changed_at_ms=draft.context.now_ms,
-            changed_by=draft.context.principal,
-        )
+    after = _next(draft, before, grants)
     draft.put_grants(*place, after)
     draft.mark_grants()
     draft.changed(
@@ -72,4 +63,27 @@ def change_grants(draft: Draft, command: AddGrants | RemoveGrants) -> Plan:
         topic_count=topic_count,
         grants=grants,
         grants_changed=changed,
+    )
+
+
+def _refuse_too_many(grants: Sequence[Grant], path: Path) -> None:
+    if len(grants) > MOST_GRANTS:
+        raise LimitExceeded(
+            f"{path} would have {len(grants):,} grants; at most {MOST_GRANTS:,} would be right: "
+            f"grant on a directory above it, or to fewer principals",
+            limit=MOST_GRANTS,
+        )
+
+
+def _next(
+    draft: Draft, before: EntryGrants | None, grants: tuple[Grant, ...]
+) -> EntryGrants | None:
+    """What is stored; None: nothing is left."""
+    if not grants:
+        return None
+    return EntryGrants(
+        grants=grants,
+        change_count=1 if before is None else before.change_count + 1,
+        changed_at_ms=draft.context.now_ms,
+        changed_by=draft.context.principal,
     )
