@@ -6,10 +6,10 @@ What comes from above the mount is handed in as one more, outermost level (DESIG
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import reduce
+from dataclasses import fields, replace
+from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from directory.namespace.entry import NO_POLICIES, Policies, Stamp
 
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _FIELDS: Final = tuple(one.name for one in fields(Policies) if one.name != "stamps")
+_values_of: Final = attrgetter(*_FIELDS)
 _MAPS: Final = frozenset(
     {"topic_config", "producer_defaults", "consumer_defaults", "tags", "manage"}
 )
@@ -60,12 +61,14 @@ def set_fields(policies: Policies) -> dict[str, object]:
     cleared key is set to ``None``.
     """
     found: dict[str, object] = {}
-    for name in _FIELDS:
-        value = getattr(policies, name)
-        if name in _MAPS:
-            found.update((f"{name}[{key}]", one) for key, one in value.items())
-        elif value is not None:
+    for name, value in zip(_FIELDS, _values_of(policies), strict=True):
+        if value is None:
+            continue
+        if name not in _MAPS:
             found[name] = value
+        elif value:
+            for key, one in value.items():
+                found[f"{name}[{key}]"] = one
     return found
 
 
@@ -87,7 +90,22 @@ def stamped(after: Policies, before: Policies, stamp: Stamp) -> Policies:
 
 def effective(levels: Iterable[Policies]) -> Policies:
     """What holds at the last of the levels, outermost first; cleared keys are gone."""
-    return settled(reduce(inherit, levels, NO_POLICIES))
+    each = [level for level in levels if level is not NO_POLICIES]
+    if len(each) < 2:
+        return settled(each[0]) if each else NO_POLICIES
+    # As ``inherit`` level by level would, field by field: all of a path in one go.
+    found: dict[str, Any] = {}
+    for name, values in zip(_FIELDS, zip(*map(_values_of, each), strict=True), strict=True):
+        if name in _MAPS:
+            merged: dict[str, Any] = {}
+            for near in values:
+                if near:
+                    merged.update(near)
+            if merged:
+                found[name] = MappingProxyType({k: v for k, v in merged.items() if v is not None})
+        else:
+            found[name] = next((value for value in reversed(values) if value is not None), None)
+    return Policies(**found)
 
 
 def settled(policies: Policies) -> Policies:
@@ -102,16 +120,14 @@ def settled(policies: Policies) -> Policies:
     return Policies(**{name: changed.get(name, getattr(policies, name)) for name in _FIELDS})
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """What one entry sets; ``path`` is where it is, canonical."""
 
     path: str
     policies: Policies
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """A value that a level sets."""
 
     value: object
@@ -120,8 +136,7 @@ class Origin:
     """Who set it; None where that is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(NamedTuple):
     """One effective value: who says so, and whom that overrides, nearest first."""
 
     field: str
@@ -135,10 +150,15 @@ def explain(levels: Sequence[Level]) -> tuple[Explained, ...]:
     cleared has none, and overrides what lies beyond it for those who set it again.
     """
     found: dict[str, list[Origin]] = {}
-    for level in reversed(levels):
-        for name, value in set_fields(level.policies).items():
-            origin = Origin(value, level.path, level.policies.stamps.get(name))
-            found.setdefault(name, []).append(origin)
+    for path, policies in reversed(levels):
+        stamp_of = policies.stamps.get
+        for name, value in set_fields(policies).items():
+            origin = Origin(value, path, stamp_of(name))
+            origins = found.get(name)
+            if origins is None:
+                found[name] = [origin]
+            else:
+                origins.append(origin)
     return tuple(
         Explained(name, origins[0], tuple(one for one in origins[1:] if one.value is not None))
         for name, origins in sorted(found.items())
@@ -151,12 +171,16 @@ def path_levels(snapshot: Snapshot, mount: Path, directory_id: int) -> list[Leve
     that set something.
     """
     levels: list[Level] = []
+    path = snapshot.path_of(directory_id)
+    if path is None:
+        return levels
+    here = str(mount.join(path))
     node = snapshot.node(directory_id)
     while node is not None:
-        if node.directory.policies != NO_POLICIES:
-            relative = snapshot.path_of(node.entry_id)
-            if relative is not None:
-                levels.append(Level(str(mount.join(relative)), node.directory.policies))
+        policies = node.directory.policies
+        if policies is not NO_POLICIES and policies != NO_POLICIES:
+            levels.append(Level(here, policies))
+        here = here.rpartition("/")[0] or "/"
         node = snapshot.node(node.parent_id) if node.parent_id else None
     levels.reverse()
     return levels

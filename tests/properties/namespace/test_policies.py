@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from types import MappingProxyType
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from directory.namespace.command import CreateDirectory, CreateTopic
-from directory.namespace.entry import ROOT_ID, Policies
+from directory.namespace.entry import NO_POLICIES, ROOT_ID, Policies
 from directory.namespace.inheriting import inheriting
 from directory.namespace.policies import (
     Level,
     effective,
     explain,
+    inherit,
     set_fields,
+    settled,
 )
 from tests.trees import Cluster, path
 
@@ -27,6 +30,11 @@ POLICIES = st.builds(
     owner=st.none() | st.sampled_from(["", "ana", "bo"]),
     max_topics=st.none() | st.integers(0, 2),
 )
+
+
+@given(st.lists(POLICIES, max_size=5))
+def test_all_levels_in_one_go_are_one_after_the_other(levels: list[Policies]) -> None:
+    assert effective(levels) == settled(reduce(inherit, levels, NO_POLICIES))
 
 
 @given(st.lists(POLICIES, max_size=5))
