@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from directory.kafka.arming import KafkaCall
     from directory.kafka.armory import Planned
 
-__all__ = ["planned_to_proto"]
+__all__ = ["call_to_proto", "planned_to_proto"]
 
 
 def planned_to_proto(planned: Planned) -> policies_pb2.PlanArmingResponse:
@@ -19,14 +19,15 @@ def planned_to_proto(planned: Planned) -> policies_pb2.PlanArmingResponse:
     counts = planned.acls
     return policies_pb2.PlanArmingResponse(
         plan_hash=planned.plan,
-        calls=map(_call, planned.calls),
+        calls=map(call_to_proto, planned.calls),
         acl_counts=None
         if counts is None
         else policies_pb2.AclCounts(before=counts.before, after=counts.after, limit=counts.limit),
     )
 
 
-def _call(one: KafkaCall) -> policies_pb2.KafkaCall:
+def call_to_proto(one: KafkaCall) -> policies_pb2.KafkaCall:
+    """One call as it is answered."""
     return policies_pb2.KafkaCall(
         operation=one.operation,
         resource=one.resource,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from kdir.v1 import access_pb2, entry_pb2, policies_pb2
+from kdir.v1 import access_pb2, entry_pb2
 
 from directory.authorization.difference import AccessChange, Side, differences
 from directory.authorization.grant import Operation
@@ -20,7 +21,9 @@ from directory.authorization.tree import Place
 from directory.federation import facts
 from directory.kafka import foreseen
 from directory.kafka.arming import KafkaCall
-from directory.kafka.settings import CONFIGS
+from directory.kafka.foreseen_acls import acl_calls
+from directory.kafka.plan_messages import call_to_proto
+from directory.kafka.settings import ACLS, CONFIGS
 from directory.namespace import consequences
 from directory.namespace.budget import Budget
 from directory.namespace.command import (
@@ -117,7 +120,7 @@ class _Telling:
         else:
             self._policies(self._now, out)
             self._access(self._now, out)
-            self._kafka_calls(self._now, out)
+        self._kafka_calls(self._now, out)
         out.at_least = self._budget.is_over
         self._call.check()
 
@@ -218,19 +221,38 @@ class _Telling:
 
     # -- Kafka ---------------------------------------------------------------------------------
 
-    def _kafka_calls(self, now: Standing, out: access_pb2.ChangePlan) -> None:
+    def _kafka_calls(self, now: Standing | None, out: access_pb2.ChangePlan) -> None:
+        calls = chain(() if now is None else self._config_calls(now), self._acl_calls())
+        for one in _first(calls, out, "kafka_calls_omitted"):
+            out.kafka_calls.append(call_to_proto(one))
+
+    def _is_allowed(self, aspect: str) -> bool:
         kafka = self._cluster.config.kafka
-        if kafka is None or CONFIGS not in kafka.ceiling:
-            return
+        return kafka is not None and aspect in kafka.ceiling
+
+    def _config_calls(self, now: Standing) -> Iterable[KafkaCall]:
+        if not self._is_allowed(CONFIGS):
+            return ()
         above = [level.policies for level in self._above]
-        calls = foreseen.config_calls(
+        return foreseen.config_calls(
             foreseen.Seen(self._before, self._was, self._mount, above),
             foreseen.Seen(self._after, now, self._mount, above),
             self._budget,
             self._shown,
         )
-        for one in _first(calls, out, "kafka_calls_omitted"):
-            out.kafka_calls.append(_call(one))
+
+    def _acl_calls(self) -> Iterable[KafkaCall]:
+        if not self._is_allowed(ACLS):
+            return ()
+        access = self._hosting.guarding.access(self._cluster, self._before)
+        return acl_calls(
+            self._before,
+            self._after,
+            self._mount,
+            self._budget,
+            expired=access.has_expired(self._cluster.unconfirmed_seconds() or 0.0),
+            shown=lambda path: self._sight.sees_path(path, None),
+        )
 
 
 _CALLER_COSTS: Final = 50
@@ -260,16 +282,6 @@ def _first(found: Iterable[T], out: access_pb2.ChangePlan, omitted: str) -> Iter
 def _operations(found: frozenset[Operation]) -> list[access_pb2.Operation]:
     shown = [Operation.ALL] if found == _OPERATIONS else sorted(found)
     return [cast("access_pb2.Operation", one.value) for one in shown]
-
-
-def _call(one: KafkaCall) -> policies_pb2.KafkaCall:
-    return policies_pb2.KafkaCall(
-        operation=one.operation,
-        resource=one.resource,
-        key=one.key,
-        before=one.before,
-        after=one.after,
-    )
 
 
 def _text(value: object) -> str:

@@ -139,6 +139,8 @@ def _policy(one: access_pb2.PolicyChange, *, human: bool) -> list[str | Styled]:
 
 
 def _kafka(one: policies_pb2.KafkaCall) -> list[str | Styled]:
+    if one.HasField("acl"):
+        return [one.resource, one.key, "-", "-", one.operation]
     before = one.before if one.HasField("before") else "(default)"
     after = one.after if one.HasField("after") else "(default)"
     return [one.resource, one.key, before, after, one.operation]

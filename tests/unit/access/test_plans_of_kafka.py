@@ -1,0 +1,106 @@
+"""What ``validate_only`` says of Kafka, where a cluster has one: what would be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path as File
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from kdir.v1 import policies_pb2
+
+from directory.kafka.pushed import Mark
+from directory.namespace.command import UpdateEntry
+from directory.namespace.entry import Kind
+from resolver.path import Path
+from tests.unit.access.conftest import ADMIN, House, topic
+from tests.unit.access.test_plans import plan_grant, plan_mv, plan_rm, plan_set, setting
+
+Make = Callable[..., House]
+OLD, NEW = "604800000", "3600000"
+
+
+@pytest.fixture
+def store(tmp_path: File) -> str:
+    """One kind is enough: what is asked here is decided in memory."""
+    return f"sqlite:///{tmp_path}/la.sqlite"
+
+
+@pytest.fixture
+def la(house: Make) -> House:
+    """Two directories; kdir may change configs and ACLs of the topics in the second one."""
+    made = house(
+        kafka={"bootstrap": ["127.0.0.1:1"], "ceiling": ["configs", "acls", "delete"]},
+    )
+    made.mkdir("/la/a")
+    made.mkdir("/la/armed")
+    observed = MappingProxyType({"retention.ms": OLD})
+    for text in ("/la/a/t", "/la/armed/u"):
+        topic(made, text, observed_config=observed, partitions=1)
+    made.ask(ADMIN, "UpdateEntry", setting("/la", plan=False, topic_config={"retention.ms": OLD}))
+    snapshot = made.cluster.replica.snapshot
+    armed = snapshot.find_directory(("armed",))
+    assert armed is not None
+    path = Path.parse("/la/armed")
+    for aspect in ("configs", "acls"):
+        made.put(Mark(aspect=aspect, entry_id=armed, plan="p", pending=False).to_put())
+        changes = MappingProxyType({f"policies.manage.{aspect}": True})
+        made.cluster.writer.execute(UpdateEntry(path=path, kind=Kind.DIRECTORY, changes=changes))
+    return made
+
+
+def asked(plan: Any) -> list[tuple[str, str, str, str, str]]:
+    return [
+        (one.operation, one.resource, one.key, one.before, one.after) for one in plan.kafka_calls
+    ]
+
+
+def test_set_and_mv_say_what_kafka_is_asked_where_it_is_armed_and_nowhere_else(la: House) -> None:
+    change = ("IncrementalAlterConfigs", "armed.u", "retention.ms", OLD, NEW)
+    assert asked(plan_set(la, "/la", topic_config={"retention.ms": NEW})) == [change]
+    assert asked(plan_set(la, "/la/a", topic_config={"retention.ms": NEW})) == []
+    assert asked(plan_set(la, "/la/armed", owner="x")) == []
+    grown = ("CreatePartitions", "armed.u", "partitions", "1", "5")
+    assert asked(plan_set(la, "/la/armed/u", partitions=5)) == [grown]
+    assert asked(plan_set(la, "/la/armed", topic_config={"retention.ms": NEW})) == [change]
+
+    # A move into what is armed.
+    la.ask(
+        ADMIN, "UpdateEntry", setting("/la/armed", plan=False, topic_config={"retention.ms": NEW})
+    )
+    change = ("IncrementalAlterConfigs", "a.t", "retention.ms", OLD, NEW)
+    assert asked(plan_mv(la, "/la/a/t", "/la/armed/t")) == [change]
+    assert asked(plan_mv(la, "/la/a", "/la/armed/a")) == [change]
+    assert asked(plan_mv(la, "/la/armed/u", "/la/a/u")) == []
+
+
+def test_grants_and_moves_say_which_acls_follow_and_rm_what_goes(la: House) -> None:
+    plan = plan_grant(la, "bob", "read,-write", "/la/armed")
+    assert [
+        (one.operation, one.acl.permission_type, one.acl.operation) for one in plan.kafka_calls
+    ] == [
+        ("CreateAcls", "DENY", "WRITE"),
+        ("CreateAcls", "ALLOW", "READ"),
+    ]
+    expected = policies_pb2.AclBinding(
+        resource_type="TOPIC",
+        pattern_type="LITERAL",
+        resource_name="armed.u",
+        principal="User:bob",
+        host="*",
+        operation="READ",
+        permission_type="ALLOW",
+    )
+    assert plan.kafka_calls[1].acl == expected
+    assert not plan_grant(la, "bob", "read", "/la/a").kafka_calls
+    la.grant("carol", "read", "/la/a/t")
+    calls = plan_mv(la, "/la/a/t", "/la/armed/t").kafka_calls
+    assert [(one.operation, one.acl.resource_name, one.acl.principal) for one in calls] == [
+        ("CreateAcls", "a.t", "User:carol")
+    ]
+
+    # What goes goes with its data: the ceiling allows it.
+    plan = plan_rm(la, "/la/a")
+    assert (plan.entries.kafka_deleted, plan.entries.kafka_detached) == (1, 0)
+    assert list(plan.retired_names) == ["a.t"]
