@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -36,6 +35,7 @@ from resolver.errors import Cancelled, KdirError
 from resolver.path import Path as Path_
 from resolver.status import from_rpc_error
 from tests.federation import Federation, Server, eventually
+from tests.server_command import serve
 
 RAW_RESOLVE = "/kdir.v1.ResolveService/Resolve"
 
@@ -293,16 +293,6 @@ def test_kill_9_at_any_moment_loses_nothing_acknowledged(federation: Federation)
     assert set(kept) <= found
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "directory", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-
 def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     config = tmp_path / "server.toml"
     store = f'store = "sqlite:///{tmp_path}/store.sqlite"\n'
@@ -310,7 +300,7 @@ def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(tmp_path: Path) -> 
 
     def refused(text: str, *words: str) -> None:
         config.write_text(text)
-        ended = _run("--config", str(config))
+        ended = serve("--config", str(config))
         assert ended.returncode == 2, ended
         (line,) = [line for line in ended.stderr.splitlines() if line.startswith("error:")]
         for word in words:
@@ -337,7 +327,7 @@ def test_check_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> None:
         f'mount = "/la/tracking"\nstore = "sqlite:///{tmp_path}/s.sqlite"\n'
         '[kafka]\nbootstrap = "127.0.0.1:9"\nceiling = ["create"]\n'
     )
-    ended = _run("--check", "--config", str(config))
+    ended = serve("--check", "--config", str(config))
     assert ended.returncode == 0
     assert "/la/tracking" in ended.stdout
     assert "create" in ended.stdout

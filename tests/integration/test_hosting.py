@@ -14,6 +14,7 @@ from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 from deploy.local.ports import LOOPBACK, free_port
 from resolver.errors import InvalidArgument
 from tests.federation import FAST, Federation, Server, eventually
+from tests.server_command import serve
 
 
 @pytest.fixture
@@ -102,13 +103,7 @@ def test_a_port_in_use_leaves_no_store_behind(federation: Federation, tmp_path: 
     taken = federation.start("/la").address
     store = tmp_path / "never.sqlite"
     arguments = ["--mount", "/x", "--listen", taken, "--store", f"sqlite:///{store}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "directory", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    done = serve(*arguments)
     assert done.returncode == 2
     assert done.stderr == f"error: listen: cannot bind {taken}: Address already in use\n"
     assert not store.exists()
@@ -121,13 +116,7 @@ def test_a_port_in_use_leaves_no_store_behind(federation: Federation, tmp_path: 
 def test_addresses_on_the_command_line_are_checked_like_those_of_a_file(
     flag: str, value: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "directory", "--mount", "/x", "--check", flag, value],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    done = serve("--mount", "/x", "--check", flag, value)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {flag}: found ")
     assert "host:port would be right" in done.stderr

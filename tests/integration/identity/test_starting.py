@@ -2,7 +2,6 @@
 
 import datetime as dt
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from resolver import Resolver
 from resolver.errors import HandshakeFailed, NotReady
 from tests.federation import Server
 from tests.identities import Authority, Issued
+from tests.server_command import serve
 
 
 def started(tmp_path: Path, issued: Issued, *options: str) -> subprocess.CompletedProcess[str]:
@@ -25,13 +25,7 @@ def started(tmp_path: Path, issued: Issued, *options: str) -> subprocess.Complet
     config.write_text(
         "\n".join(['listen = "127.0.0.1:0"', 'store = "sqlite:///s"', "[tls]", *lines])
     )
-    return subprocess.run(
-        [sys.executable, "-m", "directory", "--config", str(config), *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return serve("--config", str(config), *options)
 
 
 def test_a_certificate_that_cannot_be_used_ends_it_with_2_and_touches_nothing(

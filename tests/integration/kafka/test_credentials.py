@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from tests.command_line import run
 from tests.federation import Federation, Server, eventually
 from tests.identities import Authority
 from tests.reconciling import make
+from tests.server_command import serve
 
 USERS = SaslUsers(super_users=("admin", "kdir"))
 
@@ -68,12 +67,7 @@ def said(server: Server, words: str) -> str:
 
 def check(server: Server) -> str:
     """What ``kdir server --check`` says of its config."""
-    said = subprocess.run(
-        [sys.executable, "-m", "directory", "--check", "--config", str(server.config)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    said = serve("--check", "--config", str(server.config))
     assert said.returncode == 0, said.stderr
     return said.stdout + said.stderr
 

@@ -22,6 +22,7 @@ from directory.store.base import Put, Transaction
 from resolver.errors import InvalidArgument, LevelNotFinalised
 from tests.command_line import Ran, run
 from tests.federation import Server, eventually
+from tests.server_command import serve
 
 Start = Callable[..., Server]
 
@@ -59,13 +60,7 @@ def kdir(server: Server, line: str) -> Ran:
 
 def migrate(store: str, target: Path) -> subprocess.CompletedProcess[str]:
     """A change of the store that needs level 2: an older server does not know of seals."""
-    return subprocess.run(
-        [sys.executable, "-m", "directory", "migrate", "--plan", store, f"sqlite:///{target}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return serve("migrate", "--plan", store, f"sqlite:///{target}")
 
 
 def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(

@@ -19,6 +19,7 @@ from deploy.local.process import LocalProcess
 from resolver.errors import KdirError
 from resolver.status import from_rpc_error
 from tests.federation import eventually
+from tests.server_command import serve
 
 FORGED = '/la/x\r\n{"level": "ERROR", "message": "all is lost"}\r\n2026-11-21T00:00:00.000Z ERROR'
 
@@ -190,13 +191,7 @@ def test_the_stores_password_is_never_written(tmp_path: Path, form: str) -> None
     ],
 )
 def test_nor_is_it_told_at_the_start(words: tuple[str, ...]) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "directory", "--mount", "/la", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ended = serve("--mount", "/la", *words)
     said = ended.stdout + ended.stderr
     assert said
     assert "s3cr3t" not in said

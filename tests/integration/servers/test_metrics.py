@@ -28,6 +28,7 @@ from deploy.local.process import LocalProcess
 from directory.metrics.names import METRICS
 from tests.command_line import run
 from tests.federation import Federation, Server, eventually
+from tests.server_command import serve
 
 Start = Callable[..., Server]
 ANYWHERE = {"metrics": "127.0.0.1:0"}
@@ -399,33 +400,23 @@ def test_each_of_several_processes_has_an_address_and_counts_of_its_own(start: S
 
 def test_the_ports_of_several_processes_are_next_to_each_other(tmp_path: Path) -> None:
     words = ["--mount", "/la", "--store", f"sqlite:///{tmp_path}/s.sqlite", "--check"]
-    told = server(*words, "--processes", "3", "--metrics", "127.0.0.1:9420")
+    told = serve(*words, "--processes", "3", "--metrics", "127.0.0.1:9420")
     assert re.findall(r"http://(\S+)/metrics", told.stdout) == [
         "127.0.0.1:9420",
         "127.0.0.1:9421",
         "127.0.0.1:9422",
     ]
-    assert server(*words, "--processes", "2", "--metrics", "127.0.0.1:65535").returncode == 2
+    assert serve(*words, "--processes", "2", "--metrics", "127.0.0.1:65535").returncode == 2
 
 
 # -- what is refused -----------------------------------------------------------------------------
-
-
-def server(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "directory", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9420", "192.0.2.1:9420", "9420", "[::]:9420"])
 def test_metrics_are_told_on_loopback_only(tmp_path: Path, address: str) -> None:
     store = tmp_path / "s.sqlite"
     words = ("--mount", "/la", "--store", f"sqlite:///{store}", "--metrics", address)
-    refused = server(*words)
+    refused = serve(*words)
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: --metrics: ")
     assert not store.exists()
@@ -436,7 +427,7 @@ def test_a_port_in_use_is_noticed_before_a_store_is_made(tmp_path: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         words = ("--mount", "/la", "--store", f"sqlite:///{store}", "--metrics", address)
-        refused = server(*words)
+        refused = serve(*words)
     assert (refused.returncode, store.exists()) == (2, False)
     assert f"metrics: cannot bind {address}" in refused.stderr
 
@@ -446,11 +437,11 @@ def test_two_addresses_for_one_process_are_refused(tmp_path: Path) -> None:
         (tmp_path / f"{name}.toml").write_text(
             f'mount = "/{name}"\nstore = "sqlite:///{name}.sqlite"\nmetrics = "127.0.0.1:{port}"\n'
         )
-    refused = server("--config", str(tmp_path), "--check")
+    refused = serve("--config", str(tmp_path), "--check")
     assert refused.returncode == 2
     assert "127.0.0.1:9420 and 127.0.0.1:9421" in refused.stderr
     # What is said on the command line goes before.
-    assert server("--config", str(tmp_path), "--check", "--metrics", "127.0.0.1:0").returncode == 0
+    assert serve("--config", str(tmp_path), "--check", "--metrics", "127.0.0.1:0").returncode == 0
 
 
 def test_callers_that_connect_and_say_nothing_keep_nobody_out_for_long(start: Start) -> None:

@@ -29,6 +29,7 @@ from kdir.v1 import (
 from deploy.local.process import LocalProcess
 from tests.conftest import SharedEtcd
 from tests.federation import Server, eventually
+from tests.server_command import serve
 
 Start = Callable[..., Server]
 
@@ -192,16 +193,6 @@ def test_processes_without_their_supervisor_end(start: Start) -> None:
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "directory", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def one_sentence(ended: subprocess.CompletedProcess[str]) -> str:
     assert ended.returncode == 2, ended
     assert ended.stdout == ""
@@ -214,14 +205,14 @@ def test_what_cannot_be_used_is_said_once_and_ends_it_at_once(tmp_path: Path) ->
     two = ("--processes", "2")
     config = tmp_path / "la.toml"
     config.write_text("mont = '/la'\n")
-    assert "'mount'" in one_sentence(run("--config", str(config), *two))
+    assert "'mount'" in one_sentence(serve("--config", str(config), *two))
     (tmp_path / "other.sqlite").write_text("this is no database, whatever it says it is\n" * 99)
     config.write_text(
         f'mount = "/la"\nlisten = "127.0.0.1:0"\nstore = "sqlite:///{tmp_path}/other.sqlite"\n'
     )
-    assert "database" in one_sentence(run("--config", str(config), *two))
-    assert "1 to 64" in one_sentence(run("--mount", "/la", "--processes", "0"))
-    assert "1 to 64" in one_sentence(run("--mount", "/la", "--processes", "65"))
+    assert "database" in one_sentence(serve("--config", str(config), *two))
+    assert "1 to 64" in one_sentence(serve("--mount", "/la", "--processes", "0"))
+    assert "1 to 64" in one_sentence(serve("--mount", "/la", "--processes", "65"))
 
 
 def test_servers_that_do_not_belong_together_share_no_port(start: Start, tmp_path: Path) -> None:
@@ -232,11 +223,11 @@ def test_servers_that_do_not_belong_together_share_no_port(start: Start, tmp_pat
             f'mount = "/ny"\nlisten = "{server.address}"\n'
             f'store = "sqlite:///{tmp_path}/ny.sqlite"\n'
         )
-        line = one_sentence(run("--config", str(config), "--processes", processes))
+        line = one_sentence(serve("--config", str(config), "--processes", processes))
         assert server.address in line
         assert not (tmp_path / "ny.sqlite").exists(), "nothing was touched"
     alone = start("/ny", name="ny", store=f"sqlite:///{tmp_path}/alone.sqlite")
-    ended = run(
+    ended = serve(
         *("--mount", "/x", "--listen", alone.address, "--processes", "2"),
         *("--store", f"sqlite:///{tmp_path}/x.sqlite"),
     )
@@ -262,7 +253,7 @@ def test_two_supervisors_that_start_at_once_do_not_share_a_port(tmp_path: Path) 
 
 
 def test_check_says_how_many(tmp_path: Path) -> None:
-    ended = run(
+    ended = serve(
         *("--check", "--mount", "/la", "--processes", "4"),
         *("--store", f"sqlite:///{tmp_path}/s.sqlite"),
     )

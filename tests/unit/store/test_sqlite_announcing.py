@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,19 +19,6 @@ KEY = b"m/one"
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "store [1].db"  # no letter of it means anything
-
-
-@pytest.fixture
-def reopen(path: Path) -> Iterator[Callable[[], SqliteStore]]:
-    stores: list[SqliteStore] = []
-
-    def reopen() -> SqliteStore:
-        stores.append(SqliteStore(path, "la"))
-        return stores[-1]
-
-    yield reopen
-    for store in stores:
-        store.close()
 
 
 def announce(store: SqliteStore, key: bytes = KEY) -> SqliteAnnouncement:

@@ -5,7 +5,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -35,24 +35,6 @@ def put(store: Store, *keys: bytes) -> Committed:
 
 def keys_of(store: Store) -> set[bytes]:
     return {key for page in store.load().pages() for key, _ in page}
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
-
-
-@pytest.fixture
-def reopen(path: Path) -> Iterator[Callable[[], SqliteStore]]:
-    stores: list[SqliteStore] = []
-
-    def reopen() -> SqliteStore:
-        stores.append(SqliteStore(path, "la"))
-        return stores[-1]
-
-    yield reopen
-    for store in stores:
-        store.close()
 
 
 # -- addresses --------------------------------------------------------------------------------

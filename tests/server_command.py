@@ -1,0 +1,19 @@
+"""Runs the server's own command to its end, for what it refuses, checks or prints."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+__all__ = ["serve"]
+
+
+def serve(*words: str) -> subprocess.CompletedProcess[str]:
+    """``python -m directory WORD…``; it must end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "directory", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
