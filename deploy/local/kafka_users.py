@@ -155,11 +155,12 @@ class TlsUsers:
 
 
 def _authorizer(super_users: Sequence[str], *, open_to_all: bool) -> dict[str, str]:
-    return {
+    found = {
         "authorizer.class.name": AUTHORIZER,
         "super.users": ";".join(f"User:{name}" for name in super_users),
-        "allow.everyone.if.no.acl.found": str(open_to_all).lower(),
     }
+    # False by default, and left out as most do: brokers hide from everybody what it says.
+    return found | ({"allow.everyone.if.no.acl.found": "true"} if open_to_all else {})
 
 
 def _check(names: Sequence[str], super_users: Sequence[str]) -> None:

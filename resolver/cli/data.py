@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver.cli import units
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import place
 from resolver.client_settings import read_settings
-from resolver.errors import InvalidArgument, KafkaRefused, KafkaUnavailable
+from resolver.errors import InvalidArgument, KafkaUnavailable
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from confluent_kafka import KafkaError, Message, Producer
 
     from resolver.cli.session import Session
     from resolver.location import TopicLocation
@@ -80,39 +80,62 @@ def _produce(session: Session, arguments: Arguments) -> int:
     found, settings = _client(session, arguments, own, for_writes=True)
     from confluent_kafka import KafkaException, Producer
 
-    failures: list[str] = []
+    from resolver.kafka.delivering import deliver
+    from resolver.kafka.refusals import refusal
+
+    failures: list[KafkaError] = []
     delivered = 0
 
-    def told(error: object, _message: Message) -> None:
+    def told(error: KafkaError | None, _message: Message) -> None:
         nonlocal delivered
         if error is None:
             delivered += 1
         else:
-            failures.append(str(error))
+            failures.append(error)
 
     try:
         producer = Producer(settings)
     except KafkaException as error:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
-    separator = arguments.one("key-separator")
+    ended: list[KafkaError] = []
+    try:
+        sent = _sent_lines(producer, found.topic, arguments.one("key-separator"), told)
+        while not failures and next(sent, False):
+            pass
+    except KafkaException as error:
+        ended.append(error.args[0])
+    try:
+        left = deliver(producer, _FLUSH_SECONDS)
+    except KafkaException as error:
+        # Why the client can do nothing more, where before it only said that it cannot.
+        ended, left = [error.args[0]], 0
+    undelivered = f", {len(failures)} not delivered" if failures else ""
+    count = units.plural(delivered, "message")
+    session.out.note(f"{count} to {found.cluster}:{found.topic}{undelivered}")
+    for why in (*ended, *failures):
+        raise refusal(why, str(found.path), settings, for_writes=True)
+    if left:
+        raise KafkaUnavailable(f"{found.path}: {left} messages were not delivered in time")
+    return 0
+
+
+def _sent_lines(
+    producer: Producer,
+    topic: str,
+    separator: str,
+    told: Callable[[KafkaError | None, Message], None],
+) -> Iterator[bool]:
+    """Hands over a line of stdin at each turn."""
     for line in sys.stdin.buffer:
         key, value = _split(line.rstrip(b"\n"), separator.encode())
         while True:
             try:
-                producer.produce(found.topic, value=value, key=key, on_delivery=told)
+                producer.produce(topic, value=value, key=key, on_delivery=told)
                 break
             except BufferError:  # its queue is full: let it work
                 producer.poll(0.1)
         producer.poll(0)
-        if failures:
-            break
-    left = producer.flush(_FLUSH_SECONDS)
-    session.out.note(f"{units.plural(delivered, 'message')} to {found.cluster}:{found.topic}")
-    if failures:
-        raise KafkaRefused(f"{found.path}: {failures[0]}; {len(failures)} not delivered")
-    if left:
-        raise KafkaUnavailable(f"{found.path}: {left} messages were not delivered in time")
-    return 0
+        yield True
 
 
 def _split(line: bytes, separator: bytes) -> tuple[bytes | None, bytes]:
@@ -134,6 +157,8 @@ def _consume(session: Session, arguments: Arguments) -> int:
     found, settings = _client(session, arguments, own, for_writes=False)
     from confluent_kafka import Consumer, KafkaException
 
+    from resolver.kafka.refusals import refusal
+
     try:
         consumer = Consumer(settings)
     except KafkaException as error:
@@ -147,7 +172,7 @@ def _consume(session: Session, arguments: Arguments) -> int:
             if arguments.flag("follow"):
                 sys.stdout.buffer.flush()
     except KafkaException as error:
-        raise KafkaUnavailable(f"{found.path}: {error.args[0].str()}") from error
+        raise refusal(error.args[0], str(found.path), settings, for_writes=False) from error
     finally:
         consumer.close()
         sys.stdout.buffer.flush()
@@ -161,12 +186,12 @@ def _messages(
 
     The ends are read first: "end of partition" comes again and again, and is never the last word.
     """
-    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, TopicPartition
 
     topic, follow, most = found.topic, arguments.flag("follow"), arguments.whole("count")
     metadata = consumer.list_topics(topic, timeout=timeout_seconds).topics[topic]
     if metadata.error is not None:
-        raise KafkaRefused(f"{found.path}: Kafka says of {topic}: {metadata.error.str()}")
+        raise KafkaException(metadata.error)
     begin = OFFSET_END if arguments.one("from", "beginning") == "end" else OFFSET_BEGINNING
     ends: dict[int, int] = {}
     if not follow:
@@ -192,7 +217,8 @@ def _messages(
                 raise KafkaUnavailable(f"{found.path}: no answer within {timeout_seconds:g}s")
             continue
         if message.error() is not None:
-            raise KafkaUnavailable(f"{found.path}: {message.error().str()}")
+            _check(message.error())
+            continue
         heard = time.monotonic()
         if not follow and message.offset() >= last[message.partition()]:
             continue  # it came after we began
@@ -200,6 +226,16 @@ def _messages(
         yielded += 1
         if most and yielded >= most:
             return
+
+
+def _check(error: KafkaError) -> None:
+    """Raises what keeps messages away; not that the client may not look for the coordinator of a
+    group, as no group will be joined.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+
+    if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+        raise KafkaException(error)
 
 
 def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> None:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaException, TopicPartition
 
-from resolver.errors import InvalidArgument
+from resolver.errors import InvalidArgument, KdirError
 from resolver.kafka.connecting import connection, layers_of, said_by, without_brokers
+from resolver.kafka.refusals import refusal
 from resolver.kafka.settings import Client, consumer_settings, for_librdkafka
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Received:
     path: str
     """Empty for an error that is no topic's."""
     client: KafkaConsumer = field(repr=False, compare=False)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Of the client."""
 
     def topic(self) -> str:
         """The path."""
@@ -53,6 +56,15 @@ class Received:
     def error(self) -> KafkaError | None:
         """None: this is a message."""
         return self.message.error()
+
+    def explained(self) -> KdirError | None:
+        """The error; where Kafka denied it, with the right that is missing and how to ask for the
+        reason. None: this is a message.
+        """
+        error = self.message.error()
+        if error is None:
+            return None
+        return refusal(error, self.path or "PATH", self.settings, for_writes=False)
 
     def key(self) -> Any:
         """As it was produced; None = none."""
@@ -214,8 +226,11 @@ class Consumer:
         message = source.client.poll(timeout)
         if message is None:
             return None
-        path = source.paths.get(message.topic() or "", "")
-        return Received(message, source.cluster, path, source.client)
+        paths = source.paths
+        path = paths.get(message.topic() or "", "")
+        if not path and len(paths) == 1 and message.error() is not None:
+            path = next(iter(paths.values()))  # a group's error: whose else
+        return Received(message, source.cluster, path, source.client, source.settings)
 
     def _settings_of(self, found: TopicLocation) -> dict[str, str]:
         layers = layers_of(self._settings, found, Client.CONSUMER)

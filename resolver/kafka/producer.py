@@ -10,13 +10,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as KafkaProducer
 
-from resolver.errors import InvalidArgument, KafkaRefused, KafkaUnavailable
+from resolver.errors import InvalidArgument, KafkaUnavailable, KdirError
 from resolver.kafka.connecting import connection, layers_of, said_by, without_brokers
+from resolver.kafka.delivering import deliver
+from resolver.kafka.refusals import refusal
 from resolver.kafka.settings import for_librdkafka, producer_settings
 from resolver.path import Path
 
@@ -32,6 +35,8 @@ Delivered = Callable[[KafkaError | None, Message], None]
 _TRANSACTION: Final = "transactional.id"
 _SWITCH_SECONDS: Final = 30.0
 """So long what was sent with a path's former settings may take to arrive, before the new ones."""
+_TELL_SECONDS: Final = 1.0
+"""So long a client that can do nothing more may take to tell of its messages."""
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 """A cluster and the settings of its client."""
@@ -98,25 +103,45 @@ class Producer:
         )
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Tell what was delivered; waits for something to tell so many seconds. How much it was."""
+        """Tell what was delivered; waits for something to tell so many seconds. How much it was.
+
+        Raises:
+            PermissionDenied, KafkaRefused: Kafka takes nothing more of a client; its messages have
+                been told as failed, and the next one gets a new client.
+        """
         self._same_process()
-        told = sum(client.poll(0) for client in self._clients.values())
+        told = self._poll(0.0)
         deadline = time.monotonic() + timeout
         while not told and (left := deadline - time.monotonic()) > 0 and self._clients:
-            share = left if len(self._clients) == 1 else min(left, 0.05)
-            told = sum(client.poll(share) for client in self._clients.values())
+            told = self._poll(left if len(self._clients) == 1 else min(left, 0.05))
         return told
 
     def flush(self, timeout: float = 30.0) -> int:
         """Wait until all is delivered, so many seconds; how many messages are left: more than 0
         means that not all is known to have arrived.
+
+        Raises:
+            PermissionDenied, KafkaRefused: as of ``poll``, once the others were waited for.
         """
         self._same_process()
         deadline = time.monotonic() + timeout
-        return sum(
-            client.flush(max(0.0, deadline - time.monotonic()))
-            for client in list(self._clients.values())
-        )
+        ended: list[KdirError] = []
+        count = 0
+        for key, client in list(self._clients.items()):
+            try:
+                count += deliver(client, max(0.0, deadline - time.monotonic()))
+            except KafkaException as error:
+                ended.append(self._ended(key, error))
+        if ended:
+            raise ended[0]  # the others were waited for all the same
+        return count
+
+    def explained(self, error: KafkaError, path: Path | str) -> KdirError:
+        """What a delivery's error comes to: where Kafka denied it, with the right that is missing
+        and how to ask for the reason.
+        """
+        settings = dict(self._last.get(str(path), ("", ()))[1]) or self._settings
+        return refusal(error, str(path), settings, for_writes=True)
 
     def purge(self) -> None:
         """Drop what was not sent yet; each message is told as failed by the next ``poll``."""
@@ -129,10 +154,11 @@ class Producer:
 
     def close(self, timeout: float = 30.0) -> int:
         """``flush``, and let go of the connections; how many messages were left."""
-        left = self.flush(timeout)
-        self._clients.clear()
-        self._last.clear()
-        return left
+        try:
+            return self.flush(timeout)
+        finally:
+            self._clients.clear()
+            self._last.clear()
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -210,21 +236,46 @@ class Producer:
             try:
                 client.init_transactions(_SWITCH_SECONDS)
             except KafkaException as error:
-                words = f"{found.path}: cluster {found.cluster} begins no transaction for "
-                words += f"{self._settings[_TRANSACTION]}: {said_by(error)}"
-                kind = KafkaUnavailable if _passes(error) else KafkaRefused
-                raise kind(words) from error
+                raise refusal(error.args[0], found.path, settings, for_writes=True) from error
         self._clients[key] = client
         return client
 
     def _switch(self, found: TopicLocation, before: _Key) -> None:
         """What went by the former client arrives before what goes by the next: order is kept."""
         former = self._clients.get(before)
-        if former is not None and former.flush(_SWITCH_SECONDS):
+        if former is None:
+            return
+        try:
+            left = deliver(former, _SWITCH_SECONDS)
+        except KafkaException as error:
+            raise self._ended(before, error) from error
+        if left:
             raise KafkaUnavailable(
                 f"{found.path}: where it is, or its settings, changed, and what was sent before "
                 f"has not arrived within {_SWITCH_SECONDS:g}s"
             )
+
+    def _poll(self, timeout: float) -> int:
+        told = 0
+        for key, client in list(self._clients.items()):
+            try:
+                told += client.poll(timeout)
+            except KafkaException as error:
+                raise self._ended(key, error) from error
+        return told
+
+    def _ended(self, key: _Key, error: KafkaException) -> KdirError:
+        """What to raise for a client that Kafka takes nothing more of."""
+        paths = [path for path, one in self._last.items() if one == key]
+        client = self._clients[key]
+        if not self._transactional:
+            # Another one of that transactional id would shut out whoever has it now.
+            del self._clients[key]
+            self._last = {path: one for path, one in self._last.items() if one != key}
+        with suppress(KafkaException):
+            deliver(client, _TELL_SECONDS)
+        where = paths[-1] if paths else f"cluster {key[0]}"
+        return refusal(error.args[0], where, dict(key[1]), for_writes=True)
 
     def _join(self, found: TopicLocation, client: KafkaProducer) -> None:
         if not self._open_transaction:
@@ -243,7 +294,3 @@ class Producer:
             raise InvalidArgument(
                 "this producer was made by another process; make one after the fork (librdkafka)"
             )
-
-
-def _passes(error: KafkaException) -> bool:
-    return bool(error.args[0].retriable())

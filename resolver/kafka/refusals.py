@@ -1,0 +1,61 @@
+"""What an error of a Kafka client comes to, in the words of paths and grants; raises nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from resolver.errors import KafkaRefused, KafkaUnavailable, KdirError, PermissionDenied
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+__all__ = ["refusal"]
+
+
+def refusal(
+    error: KafkaError, path: str, settings: Mapping[str, str], *, for_writes: bool
+) -> KdirError:
+    """The error to raise for what a client of a path's cluster says.
+
+    Args:
+        settings: the client's; who it is, its group and its transactional id are said.
+    """
+    missing = _missing(error.code(), settings, for_writes=for_writes)
+    if missing is None:
+        kind = KafkaUnavailable if error.code() < 0 or error.retriable() else KafkaRefused
+        return kind(f"{path}: {error.str()}", path=path)
+    what, words = missing
+    user = settings.get("sasl.username", "")
+    asked = f"kdir check {user or 'PRINCIPAL'} {words[0]} {' '.join([path, *words[1:]])} --explain"
+    return PermissionDenied(
+        f"{path}: Kafka denies {user or 'this user'} {what} ({error.str()}): {asked} says which "
+        f"grant is missing or in the way",
+        path=path,
+        principal=f"User:{user}" if user else "",
+        kafka_error=error.name(),
+    )
+
+
+def _missing(
+    code: int, settings: Mapping[str, str], *, for_writes: bool
+) -> tuple[str, tuple[str, ...]] | None:
+    """What is denied, and the operation and the rest of what to ask for it; None: nothing is.
+
+    Codes are those of Kafka's protocol (org.apache.kafka.common.protocol.Errors).
+    """
+    own = "write" if for_writes else "read"
+    match code:
+        case 29:  # TOPIC_AUTHORIZATION_FAILED
+            return own.upper(), (own,)
+        case 30:  # GROUP_AUTHORIZATION_FAILED
+            group = settings.get("group.id", "")
+            return f"READ on group {group}", ("read", "--group", group)
+        case 31 if for_writes:  # CLUSTER_AUTHORIZATION_FAILED
+            # Numbering messages needs WRITE on some topic (KIP-679).
+            return "WRITE", ("write",)
+        case 53:  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            name = settings.get("transactional.id", "")
+            return f"WRITE on transactional id {name}", ("write", "--transactional-id", name)
+        case _:
+            return None

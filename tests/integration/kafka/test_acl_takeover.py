@@ -1,0 +1,218 @@
+"""ACLs where brokers leave open what has none: the first one closes, and is made only when asked.
+
+Also other ways in: users by certificate, and a kdir that is no super user.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from deploy.local.kafka import KafkaBroker
+from deploy.local.kafka_users import SaslUsers, TlsUsers
+from tests.federation import Federation, Server, eventually
+from tests.identities import Authority
+from tests.kafka_clients import (
+    NO_TOPIC,
+    OK,
+    ByPath,
+    Guarded,
+    acl,
+    armed,
+    kdir,
+    plan_of,
+    secured,
+)
+
+OPEN = SaslUsers(["alice", "bob"], super_users=("admin", "kdir"), open_to_all=True)
+CLICKS = "TOPIC search.clicks LITERAL User:alice ALLOW WRITE *"
+
+
+@pytest.fixture(scope="module")
+def open_broker(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[KafkaBroker]:
+    with kafka_brokers(users=OPEN) as made:
+        yield made
+
+
+@pytest.fixture
+def kafka(open_broker: KafkaBroker) -> Guarded:
+    guarded = Guarded(open_broker)
+    guarded.clear()
+    return guarded
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    with Federation(tmp_path / "servers") as made:
+        yield made
+
+
+@pytest.fixture
+def server(kafka: Guarded, federation: Federation, tmp_path: Path) -> Server:
+    """/la, with /la/search/clicks, which everybody may use."""
+    kafka.create("search.clicks")
+    made = federation.start("/la", kafka=secured(kafka.broker, tmp_path))
+    eventually(lambda: made.status().topic_count == 1)
+    return made
+
+
+def test_what_everybody_uses_is_closed_only_by_a_takeover(kafka: Guarded, server: Server) -> None:
+    kdir(server, "grant", "alice", "write", "/la/search")
+    shown = kdir(server, "arm", "/la/search", "--aspect", "acls")
+    assert "(waits for --takeover)" in shown.out
+    without = kdir(server, "arm", "/la/search", "--aspect", "acls", "-o", "name").out.strip()
+    armed(server, "/la/search")
+    assert kafka.acls() == set()
+    assert kafka.writes("bob", "search.clicks")
+
+    # A plan without it is no leave to do it.
+    takeover = ("arm", "/la/search", "--aspect", "acls", "--takeover")
+    refused = kdir(server, *takeover, "--plan", without, code=5)
+    assert "plan" in refused.err
+    assert kafka.acls() == set()
+
+    assert plan_of(server, "/la/search", "--takeover") == {CLICKS}
+    armed(server, "/la/search", "--takeover")
+    eventually(lambda: not kafka.writes("bob", "search.clicks"))
+    assert kafka.writes("alice", "search.clicks")
+    assert kafka.acls() == {CLICKS}
+
+
+def test_what_was_closed_stays_closed_when_the_last_grant_goes(
+    kafka: Guarded, server: Server
+) -> None:
+    kdir(server, "grant", "alice", "write", "/la/search")
+    armed(server, "/la/search", "--takeover")
+    eventually(lambda: not kafka.writes("bob", "search.clicks"))
+    tries: list[str] = []
+    with _trying(kafka, "bob", "search.clicks", tries):
+        kdir(server, "revoke", "alice", "write", "/la/search")
+        eventually(lambda: not kafka.writes("alice", "search.clicks"))
+        seen = len(tries)
+        eventually(lambda: len(tries) >= seen + 5)
+    assert set(tries) == {NO_TOPIC}, "nobody was let in because nobody is granted anything"
+
+
+def test_a_topic_that_is_made_in_an_armed_directory_is_never_open(
+    kafka: Guarded, server: Server
+) -> None:
+    """Its ACLs are there before it is."""
+    kdir(server, "grant", "alice", "write", "/la/search")
+    armed(server, "/la/search")  # no takeover: what is there waits, what is new does not
+    for number in range(5):
+        tries = _tries_while_made(kafka, server, f"new{number}")
+        assert OK not in tries
+        assert tries[-1] == NO_TOPIC
+    assert kafka.writes("bob", "search.clicks"), "that was there before, and waits"
+
+
+def _tries_while_made(kafka: Guarded, server: Server, name: str) -> list[str]:
+    """What bob heard who tried to produce to a topic before, while and after it was made."""
+    topic, tries = f"search.{name}", list[str]()
+    with _trying(kafka, "bob", topic, tries):
+        eventually(lambda: len(tries) >= 1)
+        kdir(server, "create", f"/la/search/{name}")
+        eventually(lambda: kafka.produce("alice", topic) == OK)
+        seen = len(tries)
+        eventually(lambda: len(tries) >= seen + 3)
+    return tries
+
+
+def test_what_has_an_acl_already_needs_no_takeover(kafka: Guarded, server: Server) -> None:
+    kafka.put(acl("bob", "WRITE", "search.clicks"))
+    eventually(lambda: not kafka.writes("alice", "search.clicks"))
+    kdir(server, "grant", "alice", "write", "/la/search")
+    armed(server, "/la/search")
+    eventually(lambda: kafka.writes("alice", "search.clicks"))
+    assert kafka.writes("bob", "search.clicks")
+
+
+# -- other ways in ---------------------------------------------------------------------------------
+
+
+def test_users_by_certificate(
+    kafka_brokers: Callable[..., KafkaBroker], federation: Federation, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    pairs = {}
+    for name in ("admin", "kdir", "alice", "bob"):
+        issued = authority.issue(name, addresses=["127.0.0.1"])
+        pairs[name] = (issued.files["cert"], issued.files["key"])
+    users = TlsUsers(authority.file, pairs, super_users=("admin", "kdir"))
+    with kafka_brokers(users=users) as broker:
+        kafka = Guarded(broker)
+        kafka.create("search.clicks")
+        server = federation.start("/la", kafka=secured(broker, tmp_path))
+        eventually(lambda: server.status().topic_count == 1)
+        kdir(server, "grant", "alice", "write", "/la/search")
+        armed(server, "/la/search")
+        path = ByPath(kafka, server.address)
+        eventually(lambda: path.produce("alice", "/la/search/clicks") == OK)
+        assert "denies this user WRITE" in path.produce("bob", "/la/search/clicks")
+        kdir(server, "revoke", "alice", "write", "/la/search")
+        eventually(lambda: "denies this" in path.produce("alice", "/la/search/clicks"))
+
+
+def test_a_kdir_that_is_no_super_user_needs_what_the_docs_say(
+    kafka_brokers: Callable[..., KafkaBroker], federation: Federation, tmp_path: Path
+) -> None:
+    with kafka_brokers(users=SaslUsers(["alice", "kdir"])) as broker:
+        kafka = Guarded(broker)
+        kafka.create("search.clicks")
+        kafka.put(*(acl("kdir", one, "*") for one in ("DESCRIBE", "DESCRIBE_CONFIGS", "CREATE")))
+        server = federation.start("/la", kafka=secured(broker, tmp_path))
+        eventually(lambda: server.status().topic_count == 1)
+        kdir(server, "grant", "alice", "write", "/la/search")
+        arm = ("arm", "/la/search", "--aspect", "acls")
+        refused = kdir(server, *arm, code=5)
+        assert "needs DESCRIBE and ALTER on the cluster" in refused.err
+        kafka.put(_on_cluster("DESCRIBE"), _on_cluster("DESCRIBE_CONFIGS"))
+        eventually(lambda: bool(plan_of(server, "/la/search")))
+        refused = armed(server, "/la/search", code=3)
+        assert "authorization failed" in (refused.out + refused.err).lower()
+        kafka.put(_on_cluster("ALTER"))
+        armed(server, "/la/search")
+        eventually(lambda: kafka.writes("alice", "search.clicks"))
+        kdir(server, "create", "/la/search/later")
+        eventually(lambda: kafka.writes("alice", "search.later"))
+
+
+def _on_cluster(operation: str) -> AclBinding:
+    return AclBinding(
+        ResourceType.BROKER,
+        "kafka-cluster",
+        ResourcePatternType.LITERAL,
+        "User:kdir",
+        "*",
+        AclOperation[operation],
+        AclPermissionType.ALLOW,
+    )
+
+
+@contextmanager
+def _trying(kafka: Guarded, user: str, topic: str, tries: list[str]) -> Iterator[None]:
+    """A user that tries all the time to produce to a topic, which may not be there."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            tries.append(kafka.produce(user, topic, seconds=1.0))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

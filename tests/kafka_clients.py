@@ -1,0 +1,308 @@
+"""Real clients of a real broker with users: what becomes of what they try, as one word each.
+
+``OK``, or the name that Kafka's client gives the error. Nothing here waits for rights to arrive;
+who expects them says ``eventually``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from deploy.local.kafka import KafkaBroker
+from resolver import Resolver
+from resolver.errors import PermissionDenied
+from resolver.kafka import Consumer as PathConsumer
+from resolver.kafka import Producer as PathProducer
+from tests.command_line import Ran, run
+from tests.federation import Server
+
+OK: Final = "OK"
+NO_TOPIC: Final = "TOPIC_AUTHORIZATION_FAILED"
+NO_GROUP: Final = "GROUP_AUTHORIZATION_FAILED"
+NO_ID: Final = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+NO_CLUSTER: Final = "CLUSTER_AUTHORIZATION_FAILED"
+_SECONDS: Final = 20.0
+
+
+class Guarded:
+    """A broker with users, as its users and its operators see it."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self.broker = broker
+        self.admin = AdminClient({**broker.client(), "log_level": 0})
+
+    def settings(self, user: str, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Of a user's client."""
+        return {**self.broker.client(user), "log_level": 0, **(more or {})}
+
+    # -- what users try ------------------------------------------------------------------------
+
+    def produce(
+        self, user: str, topic: str, *, idempotent: bool = True, seconds: float = _SECONDS
+    ) -> str:
+        """One message; after so many seconds it is given up."""
+        more = {"enable.idempotence": idempotent, "message.timeout.ms": int(seconds * 1000)}
+        producer = Producer(self.settings(user, more))
+        told: list[KafkaError | None] = []
+        producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(error))
+        try:
+            # Not flush: it raises a fatal error in the midst of telling deliveries.
+            for _ in range(int(2 * _SECONDS / 0.1)):
+                producer.poll(0.1)
+                if told:
+                    return _word(told[0])
+        except KafkaException as raised:
+            return _word(raised.args[0])
+        raise AssertionError(f"{user} was not told what became of a message to {topic}")
+
+    def writes(self, user: str, topic: str) -> bool:
+        """Whether a message arrives, or is denied: of the topic, or, where the user may write to
+        no topic at all, of numbering messages (KIP-679).
+        """
+        said = self.produce(user, topic)
+        assert said in {OK, NO_TOPIC, NO_CLUSTER}, said
+        return said == OK
+
+    def consume(self, user: str, topic: str, group: str) -> str:
+        """The first message, by a group that is new to Kafka if ``group`` ends with a dash."""
+        name = group + secrets.token_hex(4) if group.endswith("-") else group
+        first = {"group.id": name, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        consumer = Consumer(self.settings(user, first))
+        try:
+            consumer.subscribe([topic])
+            message = consumer.poll(_SECONDS)
+            assert message is not None, f"{user} heard nothing of {topic} by {name}"
+            if message.error() is None:
+                consumer.commit(message=message, asynchronous=False)
+            return _word(message.error())
+        except KafkaException as raised:
+            return _word(raised.args[0])
+        finally:
+            consumer.close()
+
+    def transact(self, user: str, topic: str, transactional_id: str) -> str:
+        """One message in a transaction."""
+        producer = Producer(self.settings(user, {"transactional.id": transactional_id}))
+        try:
+            producer.init_transactions(_SECONDS)
+            producer.begin_transaction()
+            producer.produce(topic, b"x")
+            producer.commit_transaction(_SECONDS)
+        except KafkaException as raised:
+            return _word(raised.args[0])
+        return OK
+
+    def sees(self, user: str, topic: str) -> bool:
+        """Whether Kafka shows a topic to a user."""
+        client = AdminClient(self.settings(user))
+        return topic in client.list_topics(timeout=_SECONDS).topics
+
+    # -- what operators see and do -------------------------------------------------------------
+
+    def acls(self, name: str = "") -> set[str]:
+        """All ACLs, or those of one name, as ``TOPIC a LITERAL User:alice ALLOW WRITE *``."""
+        return {_line(one) for one in self._described() if not name or one.name == name}
+
+    def put(self, *acls: AclBinding) -> None:
+        """Somebody makes ACLs with another tool."""
+        for future in self.admin.create_acls(list(acls)).values():
+            future.result(_SECONDS)
+
+    def drop(self, *acls: AclBinding) -> None:
+        """And removes some."""
+        filters = [
+            AclBindingFilter(
+                one.restype,
+                one.name,
+                one.resource_pattern_type,
+                one.principal,
+                one.host,
+                one.operation,
+                one.permission_type,
+            )
+            for one in acls
+        ]
+        for future in self.admin.delete_acls(filters).values():
+            future.result(_SECONDS)
+
+    def create(self, *topics: str) -> None:
+        """Topics that are there before kdir is."""
+        wishes = [NewTopic(name, 1, 1) for name in topics]
+        for future in self.admin.create_topics(wishes).values():
+            future.result(_SECONDS)
+
+    def topics(self) -> set[str]:
+        """All but Kafka's own."""
+        names = self.admin.list_topics(timeout=_SECONDS).topics
+        return {name for name in names if not name.startswith("__")}
+
+    def clear(self) -> None:
+        """No topic and no ACL any more."""
+        found = self._described()
+        if found:
+            self.drop(*found)
+        names = self.topics()
+        if names:
+            for future in self.admin.delete_topics(sorted(names)).values():
+                future.result(_SECONDS)
+
+    def _described(self) -> list[AclBinding]:
+        anything: Any = None
+        every = AclBindingFilter(
+            ResourceType.ANY,
+            anything,
+            ResourcePatternType.ANY,
+            anything,
+            anything,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        found: list[AclBinding] = self.admin.describe_acls(every).result(_SECONDS)
+        return found
+
+
+class ByPath:
+    """Users that know a directory server and paths, and no broker."""
+
+    def __init__(self, guarded: Guarded, address: str) -> None:
+        self._guarded = guarded
+        self._address = address
+
+    def _own(self, user: str) -> dict[str, str]:
+        """What a program says of itself: who it is, and nothing of where."""
+        known = ("sasl.username", "sasl.password", "ssl.")
+        found = self._guarded.broker.client(user)
+        return {key: value for key, value in found.items() if key.startswith(known)}
+
+    def produce(self, user: str, path: str) -> str:
+        """One message, by the defaults of KIP-679; OK, or what it comes to, as a sentence."""
+        told: list[KafkaError | None] = []
+        with Resolver(self._address) as resolver:
+            producer = PathProducer(resolver, {**self._own(user), "log_level": "0"})
+            producer.produce(path, b"x", on_delivery=lambda error, _: told.append(error))
+            try:
+                assert producer.flush(2 * _SECONDS) == 0
+            except PermissionDenied as error:
+                assert len(told) == 1, "what was not delivered was told, too"
+                return error.message
+            return OK if told[0] is None else producer.explained(told[0], path).message
+
+    def consume(self, user: str, path: str, group: str) -> str:
+        """The first message, by a new group whose name begins so; OK, or a sentence."""
+        name = group + secrets.token_hex(4)
+        own = {**self._own(user), "group.id": name, "auto.offset.reset": "earliest"}
+        with Resolver(self._address) as resolver:
+            consumer = PathConsumer(resolver, {**own, "log_level": "0"})
+            try:
+                consumer.subscribe([path])
+                received = consumer.poll(_SECONDS)
+                assert received is not None, f"{user} heard nothing of {path}"
+                error = received.explained()
+                return OK if error is None else error.message
+            finally:
+                consumer.close()
+
+
+def credentials(broker: KafkaBroker, user: str, file: Path) -> Path:
+    """A file by which a directory server comes in as this user."""
+    properties = broker.client(user)
+    del properties["bootstrap.servers"]
+    file.touch(mode=0o600)
+    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return file
+
+
+def secured(broker: KafkaBroker, folder: Path, **more: Any) -> dict[str, Any]:
+    """The [kafka] of a server's config, with which it comes in as kdir and may push ACLs."""
+    return {
+        "bootstrap": [broker.bootstrap],
+        "properties_file": str(credentials(broker, "kdir", folder / "kafka.properties")),
+        "ceiling": ["create", "delete", "acls"],
+        "split_on": ".",
+        "sweep_seconds": 1,
+        **more,
+    }
+
+
+def kdir(server: Server, *words: str, code: int = 0) -> Ran:
+    """A command at a directory server, which ends as is said."""
+    ran = run([*words, "--at", server.address])
+    assert ran.code == code, f"{words}: {ran.code}: {ran.out}{ran.err}"
+    return ran
+
+
+def kdir_process(server: Server, *words: str, stdin: str = "", code: int = 0) -> Ran:
+    """The same as a process of its own, for verbs that move bytes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "resolver.cli.main", *words, "--at", server.address],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, f"{words}: {done.returncode}: {done.stdout}{done.stderr}"
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def plan_of(server: Server, path: str, *words: str) -> set[str]:
+    """The ACLs of the calls that arming would make, as of ``Guarded.acls``; removals begin with
+    a dash.
+    """
+    ran = kdir(server, "arm", path, "--aspect", "acls", *words, "-o", "json")
+    found = set()
+    for call in ran.objects[0].get("calls", ()):
+        told = call["acl"]
+        keys = ("resource_type", "resource_name", "pattern_type", "principal")
+        more = ("permission_type", "operation", "host")
+        line = " ".join(told[key] for key in (*keys, *more))
+        found.add(line if call["operation"] == "CreateAcls" else f"-{line}")
+    return found
+
+
+def armed(server: Server, path: str, *words: str, code: int = 0) -> Ran:
+    """Reads the plan, and arms by it; ends as is said."""
+    arm = ("arm", path, "--aspect", "acls", *words)
+    plan = kdir(server, *arm, "-o", "name").out.strip()
+    return kdir(server, *arm, "--plan", plan, code=code)
+
+
+def acl(
+    principal: str, operation: str, topic: str, *, deny: bool = False, prefixed: bool = False
+) -> AclBinding:
+    """An ACL on a topic, or on all that begin so."""
+    return AclBinding(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL,
+        f"User:{principal}",
+        "*",
+        AclOperation[operation],
+        AclPermissionType.DENY if deny else AclPermissionType.ALLOW,
+    )
+
+
+def _line(one: AclBinding) -> str:
+    words = (one.restype, one.name, one.resource_pattern_type, one.principal)
+    more = (one.permission_type, one.operation, one.host)
+    return " ".join(str(getattr(word, "name", word)) for word in (*words, *more))
+
+
+def _word(error: KafkaError | None) -> str:
+    return OK if error is None else str(error.name())
