@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
@@ -24,6 +24,8 @@ from tests.conformance.reporting import (  # noqa: F401 - hooks of pytest's
 REQUIRE = "KDIR_REQUIRE_SERVERS"
 OWN_BROKER = "KDIR_TEST_KAFKA"
 OWN_ETCD = "KDIR_TEST_ETCD"
+
+Killable = TypeVar("Killable", KafkaBroker, EtcdCluster)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,24 +72,31 @@ def missing(reason: object) -> NoReturn:
     pytest.skip(str(reason))
 
 
+def _made(
+    kind: Callable[..., Killable], installed: Callable[[], object]
+) -> Iterator[Callable[..., Killable]]:
+    """Makes servers of a kind, if it is installed, and ends all of them."""
+    try:
+        installed()
+    except ServerUnavailable as reason:
+        missing(reason)
+    with ExitStack() as servers:
+
+        def make(**options: Any) -> Killable:
+            server = kind(**options)
+            servers.callback(server.kill)
+            return server
+
+        yield make
+
+
 @pytest.fixture(scope="session")
 def kafka_brokers() -> Iterator[Callable[..., KafkaBroker]]:
     """Makes brokers that a test may kill, pause and restart: `with kafka_brokers() as broker`.
 
     The arguments are those of `KafkaBroker`. A broker that is still there at the end is ended.
     """
-    try:
-        kafka.installed()
-    except ServerUnavailable as reason:
-        missing(reason)
-    with ExitStack() as brokers:
-
-        def make(**options: Any) -> KafkaBroker:
-            broker = KafkaBroker(**options)
-            brokers.callback(broker.kill)
-            return broker
-
-        yield make
+    yield from _made(KafkaBroker, kafka.installed)
 
 
 @pytest.fixture(scope="session")
@@ -110,18 +119,7 @@ def etcd_clusters() -> Iterator[Callable[..., EtcdCluster]]:
 
     The arguments are those of `EtcdCluster`. What is still there at the end is ended.
     """
-    try:
-        etcd.installed()
-    except ServerUnavailable as reason:
-        missing(reason)
-    with ExitStack() as clusters:
-
-        def make(**options: Any) -> EtcdCluster:
-            cluster = EtcdCluster(**options)
-            clusters.callback(cluster.kill)
-            return cluster
-
-        yield make
+    yield from _made(EtcdCluster, etcd.installed)
 
 
 @pytest.fixture(scope="session")
