@@ -7,7 +7,9 @@ request id (AIP-155), so that asking another server after a lost answer has one 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
@@ -28,6 +30,10 @@ __all__ = ["Owner", "Owners"]
 _NOT_FOLLOWED: Final = frozenset({"CreateEntry", "DeleteEntry", "MoveEntry"})
 """Calls about the entry at the path itself, also where that is a link or a mount."""
 _MOVED: Final = (errors.NotAuthoritative, errors.Unmounted, errors.Lame, errors.Unimplemented)
+_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8, *repeat(1.0, 600))
+"""Seconds from one question to a server that has not loaded to the next."""
+_LEAST_SECONDS: Final = 0.1
+"""So much of a call's time is kept for the last question."""
 
 
 class Owner(NamedTuple):
@@ -74,7 +80,9 @@ class Owners:
         health: Health,
         rules: Callable[[Wanted], Rules],
         clock: Callable[[], float],
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
+        self._sleep = sleep
         self._lookups = lookups
         self._cache = cache
         self._transport = transport
@@ -126,17 +134,33 @@ class Owners:
             no_follow = name.partition(".")[2] in _NOT_FOLLOWED
         wanted = Wanted(prefer=getattr(copy, "kind", 0), no_follow=no_follow, for_writes=writes)
         call = _Call(path, rpc, copy, wanted, at_parent=at_parent)
+        answer = self._ready(call, deadline)
+        if writes:
+            self._wrote(call, answer)
+        return answer
+
+    def _ready(self, call: _Call, deadline: float) -> Any:
+        """Ask; who has not loaded yet is asked again, less and less often, as long as there is time
+        (RELIABILITY P5). Nothing was done, and soon it will say.
+        """
+        for pause in _PAUSES:
+            try:
+                return self._found(call, deadline)
+            except errors.NotReady:
+                if deadline - self._clock() < pause + _LEAST_SECONDS:
+                    raise
+                self._sleep(pause)
+        return self._found(call, deadline)
+
+    def _found(self, call: _Call, deadline: float) -> Any:
         try:
-            answer = self._once(call, deadline, fresh=False)
+            return self._once(call, deadline, fresh=False)
         except _MOVED as error:
             # Its mount may have moved since it was looked up, or the cache was wrong. A walk that
             # itself ended lame has restarted once already.
             if isinstance(error, errors.Lame) and error.attempts:
                 raise
-            answer = self._once(call, deadline, fresh=True)
-        if writes:
-            self._wrote(call, answer)
-        return answer
+            return self._once(call, deadline, fresh=True)
 
     def _once(self, call: _Call, deadline: float, *, fresh: bool) -> Any:
         """Find the owner and ask it, with what it is to know filled in."""
