@@ -60,6 +60,12 @@ class AclTally:
     unsure: bool = False
     """Of some nothing could be said: they have to be looked at again."""
 
+    def add(self, more: AclTally) -> None:
+        """What came of others."""
+        self.made |= more.made
+        self.undone |= more.undone
+        self.unsure = self.unsure or more.unsure
+
 
 class AclBatch:
     """For one leader, in its thread.

@@ -80,6 +80,13 @@ class AclVerdict:
         """How many ACLs are to be added or removed."""
         return len(self.add) + len(self.remove)
 
+    @property
+    def takes(self) -> bool:
+        """Whether it takes rights from somebody: that goes before what gives some."""
+        return any(one.permission is Permission.DENY for one in self.add) or any(
+            one.permission is Permission.ALLOW for one in self.remove
+        )
+
     def waiting(self, why: str) -> AclVerdict:
         """Nothing is added, and what gives rights is not kept longer for that."""
         # A resource that loses all its ACLs may be open to all: then rather nothing at all.
@@ -95,7 +102,20 @@ def judge_acls(
     """What to ask of Kafka for one resource; ``wish`` is None where nothing is armed any more."""
     if wish is not None and not wish.known:
         return AclVerdict(resource, kept, kept)
+    if wish is not None and _is_as_wished(wish, found, kept):
+        return AclVerdict(resource, kept, kept, foreign=found.acls - wish.acls)
     return _Judging(resource, wish, found, kept, rules).verdict()
+
+
+def _is_as_wished(wish: Wish, found: HasAcls, kept: Kept) -> bool:
+    """Whether there is nothing to judge, as for most most of the time."""
+    return (
+        kept.ours.keys() == wish.acls
+        and wish.acls <= found.acls
+        and kept.path == str(wish.path)
+        and all(one.done for one in kept.ours.values())
+        and not (kept.held or kept.lost or kept.contested or kept.waits or kept.refused)
+    )
 
 
 class _Judging:
@@ -192,6 +212,8 @@ class _Judging:
         settled = self._wish is None or self._wish.settled
         if acl in self._kept.contested:
             self._contested.add(acl)
+        elif self._must_wait(acl, gives_more=acl.permission is Permission.ALLOW):
+            self._held.add(acl)  # a restore may have brought back what was revoked since
         elif self._rules.mend and settled:
             ours = replace(ours, put_back=ours.put_back + 1)
             if ours.put_back < _CONTESTED:

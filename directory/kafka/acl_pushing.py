@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from directory.authorization.grant import ResourceKind
@@ -36,7 +36,7 @@ from directory.namespace.snapshot import Container, Snapshot
 from directory.namespace.tree import ROOT_KEY
 from directory.store.base import Put, Write
 from directory.store.replica import Applied
-from resolver.errors import KafkaRefused
+from resolver.errors import KafkaRefused, NotReady
 from resolver.path import Path
 
 __all__ = ["AclPusher"]
@@ -44,13 +44,18 @@ __all__ = ["AclPusher"]
 _log = logging.getLogger(__name__)
 
 _BATCH: Final = 250
-"""ACLs that one step adds or removes."""
+"""Resources of Kafka that one step changes."""
+_CALLS: Final = 1_000
+"""ACLs that it adds or removes."""
+_FRESH_SECONDS: Final = 3.0
+"""So long steps go on by one look."""
 _AGAIN_SECONDS: Final = 2.0
 """Until what could not be finished is tried again."""
 _REFUSED_SECONDS: Final = 15.0
 """Until a Kafka that keeps no ACLs, or does not let us change them, is asked again."""
-_SHARE: Final = 5
-"""A look that takes a second is taken every 5 s at most: others' wishes come in between."""
+_SHARE: Final = 2
+_MOST_REST_SECONDS: Final = 1.0
+"""After a look so many times as long as it took, others' wishes come first; not for longer."""
 _WORDS: Final = frozenset({facts.INHERITED_KEY, PARENT, facts.UNMOUNTED_KEY})
 _ARMED: Final = ARMED + b"acls/"
 _HEARD_SECONDS: Final = 1.0
@@ -66,6 +71,33 @@ class _Release:
     released: bool
     """The plan was made on what holds now: its reader agreed to what waits."""
     made: int = 0
+
+
+@dataclass(slots=True)
+class _Round:
+    """What followed from one look, while it is carried out."""
+
+    verdicts: Sequence[AclVerdict]
+    looked_at: float
+    cost: float
+    """Seconds that the look took."""
+    basis: str
+    """To be recorded once all is done; empty = it is on record."""
+    taken: int = 0
+    """So many verdicts had their turn."""
+    tally: AclTally = field(default_factory=AclTally)
+
+    def take(self, most: int) -> Sequence[AclVerdict]:
+        """The next ones: so many resources, and not much more calls."""
+        start, resources, calls = self.taken, 0, 0
+        while self.taken < len(self.verdicts):
+            one = self.verdicts[self.taken]
+            if one.calls and (resources >= most or (calls and calls + one.calls > _CALLS)):
+                break
+            resources += bool(one.calls)
+            calls += one.calls
+            self.taken += 1
+        return self.verdicts[start : self.taken]
 
 
 class AclPusher:
@@ -101,6 +133,7 @@ class AclPusher:
         self._not_before = 0.0
         self._look_at = math.inf
         self._releases: dict[bytes, _Release] = {}
+        self._round: _Round | None = None
         self.foreign: Mapping[Resource, frozenset[Acl]] = {}
         """What Kafka had at the last look that is neither wished nor ours, of what is armed."""
         self.note = ""
@@ -124,7 +157,7 @@ class AclPusher:
         """When there is something to do, by the clock; None = nothing waits."""
         if ACLS not in self._settings.ceiling:
             return None
-        if self._dirty:
+        if self._dirty or self._round is not None:
             return self._not_before
         return None if math.isinf(self._look_at) else self._look_at
 
@@ -136,18 +169,23 @@ class AclPusher:
         Raises:
             KafkaUnavailable, LeadershipLost, StoreUnavailable
         """
+        is_fresh = not self._dirty
         self._dirty = False  # before the snapshot is taken: what comes later is noted again
         snapshot = self._latest()
         if not armed_anywhere(snapshot, ACLS):
-            self._look_at = math.inf
+            self._look_at, self._round = math.inf, None
             return
         self.note = missing_word(snapshot, has_parent=self._settings.has_parent)
         if self.note:
             self._again(_AGAIN_SECONDS)
             return
+        going_on, self._round = self._round, None
         try:
-            self._round(snapshot, admin)
-        except KafkaRefused as reason:
+            if going_on is None or not is_fresh or self._is_old(going_on):
+                going_on = self._look(snapshot, admin)
+            if going_on is not None:
+                self._carry_on(going_on, admin)
+        except (KafkaRefused, NotReady) as reason:
             if self.note != reason.message:
                 _log.warning("%s: no ACLs are pushed: %s", self._cluster, reason.message)
             self.note = reason.message
@@ -156,6 +194,9 @@ class AclPusher:
         except BaseException:
             self._dirty = True
             raise
+
+    def _is_old(self, one: _Round) -> bool:
+        return self._clock() - one.looked_at > _FRESH_SECONDS
 
     def _tell(self, words: str) -> None:
         """Whoever waits for an arming is to know why it is not carried out yet."""
@@ -186,6 +227,8 @@ class AclPusher:
             survey = self._survey(snapshot)
             wished = named & survey.wishes.by_resource.keys()
             return {one.name: f"its ACLs wait: {reason.message}" for one in wished}
+        except NotReady as reason:
+            return {one.name: f"its ACLs wait: {reason.message}" for one in named}
 
     def _prepare(
         self, snapshot: Snapshot, named: set[Resource], admin: KafkaAdmin
@@ -214,20 +257,19 @@ class AclPusher:
         most = self._settings.grants_max_age_seconds
         return most is not None and self._unconfirmed() > most
 
-    def _round(self, snapshot: Snapshot, admin: KafkaAdmin) -> None:
+    def _look(self, snapshot: Snapshot, admin: KafkaAdmin) -> _Round | None:
+        """What is to be done now; None where that cannot be said."""
         started, mount = self._clock(), self._mount()
         survey = self._survey(snapshot)
         basis = basis_of(snapshot, mount)
         self._take_releases(snapshot, mount, basis)
         guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis
         if survey.is_empty:
-            self._finish((), AclTally(), basis if guarded else "")
-            self._rest(started, 0)
-            return
+            return _Round((), started, self._clock() - started, basis if guarded else "")
         # The last sweep is up to half a minute old, and now something may be changed.
         if admin.cluster_id() != KafkaFacts.of(snapshot).pinned:
             self._again(_AGAIN_SECONDS)
-            return
+            return None
         looked_at, view = self._clock(), admin.acls()
 
         def rules_of(resource: Resource) -> AclRules:
@@ -244,28 +286,33 @@ class AclPusher:
         verdicts = survey.verdicts(found, rules_of)
         self.foreign = {one.resource: one.foreign for one in verdicts if one.foreign}
         verdicts = _within_limit(verdicts, self._settings.acl_limit - view.count)
-        most = max(1, min(_BATCH, int(self._settings.changes_per_second)))
-        batch, whole = _first(verdicts, most)
-        tally = self._batch.carry_out(batch, admin, looked_at)
-        for release in self._releases.values():
-            release.made += sum(tally.made.get(one, 0) for one in release.resources)
-        if whole and not tally.unsure:
-            self._finish(verdicts, tally, basis if guarded else "")
-        self._rest(started, sum(tally.made.values()))
-        if not whole:
-            self._dirty = True
-        elif tally.unsure:
-            self._again(_AGAIN_SECONDS)
+        verdicts.sort(key=lambda one: not one.takes)
+        cost = self._clock() - started
+        return _Round(verdicts, looked_at, cost, basis if guarded else "")
 
-    def _rest(self, started: float, changed: int) -> None:
+    def _carry_on(self, one: _Round, admin: KafkaAdmin) -> None:
+        """A part of a round, as large as the rate allows."""
+        batch = one.take(max(1, min(_BATCH, int(self._settings.changes_per_second))))
+        tally = self._batch.carry_out(batch, admin, one.looked_at)
+        one.tally.add(tally)
+        for release in self._releases.values():
+            release.made += sum(tally.made.get(each, 0) for each in release.resources)
         now = self._clock()
-        share = (now - started) * _SHARE
-        self._not_before = now + max(changed / self._settings.changes_per_second, share)
-        self._look_at = now + max(self._settings.sweep_seconds, share)
+        self._not_before = now + len(tally.made) / self._settings.changes_per_second
+        if one.taken < len(one.verdicts):
+            self._round = one
+            return
+        rest = min(one.cost * _SHARE, _MOST_REST_SECONDS)
+        self._not_before = max(self._not_before, now + rest)
+        self._look_at = now + max(self._settings.sweep_seconds, rest)
         most = self._settings.grants_max_age_seconds
         if most is not None:
             left = most - self._unconfirmed()
             self._look_at = min(self._look_at, now + max(left, _HEARD_SECONDS))
+        if one.tally.unsure:
+            self._again(_AGAIN_SECONDS)
+        else:
+            self._finish(one)
 
     def _take_releases(self, snapshot: Snapshot, mount: Path, basis: str) -> None:
         pending = {mark.key: mark for mark in marks(snapshot, ACLS) if mark.pending}
@@ -282,16 +329,17 @@ class AclPusher:
             made = self._releases[key].made if key in self._releases else 0
             self._releases[key] = _Release(mark, scope, mark.basis == basis, made)
 
-    def _finish(self, verdicts: Sequence[AclVerdict], tally: AclTally, basis: str) -> None:
+    def _finish(self, one: _Round) -> None:
         """All was looked at, and what followed is done: record it."""
-        writes = [Put(ACL_BASIS, basis.encode())] if basis else []
+        writes = [Put(ACL_BASIS, one.basis.encode())] if one.basis else []
+        undone = one.tally.undone
         for release in self._releases.values():
             words = [
-                f"{one.resource}: {why}"
-                for one in verdicts
-                if one.resource in release.resources
+                f"{each.resource}: {why}"
+                for each in one.verdicts
+                if each.resource in release.resources
                 # That it would not take anything over, the plan has said itself.
-                and (why := tally.undone.get(one.resource) or one.asked.waits) not in {"", TAKEOVER}
+                and (why := undone.get(each.resource) or each.asked.waits) not in {"", TAKEOVER}
             ]
             more = f", and {len(words) - 1} more" if len(words) > 1 else ""
             message = words[0] + more if words else ""
@@ -303,18 +351,6 @@ class AclPusher:
 
 
 _UNREADABLE: Final = "its ACLs wait: grants on its path cannot be read"
-
-
-def _first(verdicts: Sequence[AclVerdict], most: int) -> tuple[list[AclVerdict], bool]:
-    """Those that one step takes, and whether these are all."""
-    chosen: list[AclVerdict] = []
-    calls = 0
-    for one in verdicts:
-        if calls and calls + one.calls > most:
-            return chosen, False
-        calls += one.calls
-        chosen.append(one)
-    return chosen, True
 
 
 def _within_limit(verdicts: Sequence[AclVerdict], room: int) -> list[AclVerdict]:

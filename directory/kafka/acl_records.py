@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
@@ -143,9 +144,15 @@ def kept_rows(snapshot: Snapshot) -> Iterator[tuple[Resource, Kept | None]]:
         if resource is None:
             continue
         try:
-            yield resource, Kept.from_bytes(value)
+            yield resource, _read(value)
         except ValueError:
             yield resource, None
+
+
+@lru_cache(20_000)
+def _read(value: bytes) -> Kept:
+    # All rows are read at each look, and few have changed since the last one.
+    return Kept.from_bytes(value)
 
 
 class AclCounts(NamedTuple):

@@ -29,9 +29,11 @@ class FoundAcls:
         for resource, acl in bindings:
             self._by_resource.setdefault(resource, set()).add(acl)
 
-    def of(self, resource: Resource) -> HasAcls:
-        """Those of one resource."""
+    def of(self, resource: Resource, *, looks_wider: bool) -> HasAcls:
+        """Those of one resource; whether others cover it only where that is asked."""
         own = frozenset(self._by_resource.get(resource, ()))
+        if not looks_wider:
+            return HasAcls(own)
         wider = (one for one in _wider(resource) if one != resource)
         return HasAcls(own, any(one in self._by_resource for one in wider))
 
@@ -114,9 +116,8 @@ class AclSurvey:
             if wish is None and not self.wishes.patterns_known:
                 return None
             keeps_closed = self.wishes.anything_armed
-        return judge_acls(
-            resource, wish, found.of(resource), kept, replace(rules, keeps_closed=keeps_closed)
-        )
+        has = found.of(resource, looks_wider=rules.open_to_all)
+        return judge_acls(resource, wish, has, kept, replace(rules, keeps_closed=keeps_closed))
 
     def _goes_on(self, resource: Resource) -> bool:
         """Whether a topic was removed from the tree, and not from Kafka yet."""
