@@ -100,27 +100,9 @@ class Cluster:
             level=feature_level,
         )
         self.members.subscribe(self.federation.changed)
-        member = Member(
-            cluster_id=self.cluster_id,
-            cluster=config.cluster,
-            server_id=self.server_id,
-            endpoints=self.members.endpoints,
-            heartbeat_seconds=config.limits.heartbeat_seconds,
-            feature_level=lambda: self.members.finalised,
-        )
+        member = self._member()
         self.children = Children(self.federation, self.replica, self.writer, member)
-        self.parent_link = (
-            ParentLink(
-                self.federation,
-                store,
-                self.replica,
-                self.writer,
-                member,
-                dialling=self.dialling,
-            )
-            if config.parent
-            else None
-        )
+        self.parent_link = self._parent_link(member)
         self.reconciler = self._reconciler()
         self.reaper = Reaper(self.server_id, store, self.replica, self.writer)
         self._maintenance = Maintenance(
@@ -157,6 +139,28 @@ class Cluster:
             store.close()
             raise
         return cls(config, store, endpoints, feature_level)
+
+    def _member(self) -> Member:
+        return Member(
+            cluster_id=self.cluster_id,
+            cluster=self.config.cluster,
+            server_id=self.server_id,
+            endpoints=self.members.endpoints,
+            heartbeat_seconds=self.config.limits.heartbeat_seconds,
+            feature_level=lambda: self.members.finalised,
+        )
+
+    def _parent_link(self, member: Member) -> ParentLink | None:
+        if not self.config.parent:
+            return None
+        return ParentLink(
+            self.federation,
+            self.store,
+            self.replica,
+            self.writer,
+            member,
+            dialling=self.dialling,
+        )
 
     def _reconciler(self) -> Reconciler | None:
         if self.config.kafka is None:

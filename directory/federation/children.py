@@ -18,6 +18,7 @@ from kdir.v1 import federation_pb2
 from directory.authorization.rules import NO_RULES
 from directory.authorization.tree import Place
 from directory.federation import child_facts, facts
+from directory.federation.candidates import Candidates, meant
 from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.federation.inherited import refuse_oversized
@@ -59,14 +60,6 @@ class _Session:
     """What the store was told of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    hello: federation_pb2.Hello
-    peer: str
-    message: str
-    at: float
-
-
 class Children:
     """The children of one cluster, as this server hears them."""
 
@@ -89,7 +82,7 @@ class Children:
         self._clock = clock
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
-        self._waiting: dict[str, _Waiting] = {}
+        self._candidates = Candidates(clock)
         self._stopping = False
         federation.subscribe(self._news)
 
@@ -110,7 +103,6 @@ class Children:
         self,
         hello: federation_pb2.Hello,
         requests: Iterator[federation_pb2.LinkRequest],
-        peer: str,
         cancel: Callable[[], object],
     ) -> Iterator[federation_pb2.LinkResponse]:
         """Holds one child's link, after its hello, until either side ends it.
@@ -121,7 +113,7 @@ class Children:
         try:
             welcome = self._admit(hello)
         except KdirError as error:
-            self._remember_waiting(hello, peer, error)
+            self._candidates.remember(hello, error)
             raise
         session = _Session(hello, self._clock(), hello.topic_count)
         try:
@@ -135,7 +127,7 @@ class Children:
             reader.start()
             yield from self._tell(session, welcome)
         except LimitExceeded as error:
-            self._remember_waiting(session.hello, peer, error)
+            self._candidates.remember(session.hello, error)
             raise
         finally:
             self._end(session)
@@ -188,7 +180,7 @@ class Children:
         with self._lock:
             before = self._sessions.get(hello.cluster_id)
             self._sessions[hello.cluster_id] = session
-            self._waiting.pop(hello.cluster_id, None)
+        self._candidates.forget(hello.cluster_id)
         if before is not None:
             before.ended = True
             before.news.set()
@@ -381,12 +373,6 @@ class Children:
 
     # -- mounting --------------------------------------------------------------------------------
 
-    def _remember_waiting(self, hello: federation_pb2.Hello, peer: str, error: KdirError) -> None:
-        with self._lock:
-            self._waiting[hello.cluster_id] = _Waiting(hello, peer, error.message, self._clock())
-            while len(self._waiting) > 1000:
-                del self._waiting[next(iter(self._waiting))]
-
     def linked_count(self) -> int:
         """How many children are linked to this very server."""
         with self._lock:
@@ -394,20 +380,7 @@ class Children:
 
     def waiting(self) -> list[federation_pb2.WaitingChild]:
         """The clusters that asked to be linked in the last minute, and may not."""
-        now = self._clock()
-        with self._lock:
-            recent = [one for one in self._waiting.values() if now - one.at < 60]
-        return [
-            federation_pb2.WaitingChild(
-                cluster_id=one.hello.cluster_id,
-                cluster=one.hello.cluster,
-                mount=one.hello.mount,
-                endpoints=one.hello.endpoints,
-                age_seconds=now - one.at,
-                message=one.message,
-            )
-            for one in recent
-        ]
+        return self._candidates.recent()
 
     def identify(self, child: str) -> tuple[str, str, tuple[str, ...]]:
         """The child that an operator means, by cluster id or by the name of a waiting one, as
@@ -417,22 +390,8 @@ class Children:
             InvalidArgument: a name that none, or more than one, of the waiting has.
         """
         with self._lock:
-            known = [one.hello for one in self._waiting.values()]
-            known += [one.hello for one in self._sessions.values()]
-        for hello in known:
-            if hello.cluster_id == child:
-                return child, hello.cluster, tuple(hello.endpoints)
-        named = [hello for hello in known if hello.cluster == child]
-        if len(named) == 1:
-            return named[0].cluster_id, child, tuple(named[0].endpoints)
-        if child.startswith("kc-"):
-            return child, "", ()
-        ids = ", ".join(hello.cluster_id for hello in named)
-        raise InvalidArgument(
-            f"mount.cluster_id: found {child!r}; "
-            + (f"several clusters are called so: {ids}" if ids else "no cluster of that name waits")
-            + "; a cluster id would be right (see: kdir mounts)"
-        )
+            linked = [one.hello for one in self._sessions.values()]
+        return meant(child, [*self._candidates.hellos(), *linked])
 
     def check_mount(self, path: Path, cluster_id: str) -> None:
         """What must hold before a child is mounted: no loop, and the child does not disagree.
@@ -452,14 +411,13 @@ class Children:
                     f"it cannot be at {path} too",
                     mounted_at=mount,
                 )
-        with self._lock:
-            waiting = self._waiting.get(cluster_id)
-        if waiting is not None and waiting.hello.epoch == 0 and waiting.hello.mount != str(path):
+        hello = self._candidates.hello(cluster_id)
+        if hello is not None and hello.epoch == 0 and hello.mount != str(path):
             raise MountDisagrees(
-                f"the mount would be {path}, the child {waiting.hello.cluster} "
-                f"({cluster_id}) says {waiting.hello.mount}",
+                f"the mount would be {path}, the child {hello.cluster} ({cluster_id}) says "
+                f"{hello.mount}",
                 parent_mount=path,
-                child_mount=waiting.hello.mount,
+                child_mount=hello.mount,
             )
 
     def _refuse_loop(self, cluster_id: str) -> None:

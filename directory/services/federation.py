@@ -40,7 +40,7 @@ class FederationService(Service):
         _check_peer(hello, call, cluster.config.tls)
         cluster.check_mounted()
         self._hosting.guarding.check_link(cluster, hello.cluster_id, call)
-        return cluster.children.serve(hello, _readable(requests), call.peer, call.cancel)
+        return cluster.children.serve(hello, _readable(requests), call.cancel)
 
     def list_mounts(
         self, request: federation_pb2.ListMountsRequest, call: Call

@@ -125,7 +125,7 @@ def test_what_an_unmounted_child_told_is_forgotten(tmp_path: Path) -> None:
         path = Path_.parse("/la/x")
         cluster.writer.execute(CreateMount(path=path, cluster_id="kc-child"))
         hello = federation_pb2.Hello(cluster_id="kc-child", cluster="x", mount="/la/x")
-        link = cluster.children.serve(hello, iter(()), "", lambda: None)
+        link = cluster.children.serve(hello, iter(()), lambda: None)
         assert next(link).HasField("welcome")
         cluster.children.forget()
         assert cluster.federation.has_met("kc-child")
