@@ -141,16 +141,23 @@ class Owners:
 
     def _ready(self, call: _Call, deadline: float) -> Any:
         """Ask; who has not loaded yet is asked again, less and less often, as long as there is time
-        (RELIABILITY P5). Nothing was done, and soon it will say.
+        (RELIABILITY P5). Nothing was done, and soon it will say. On its way there it may not answer
+        for a moment.
         """
+        not_ready: errors.NotReady | None = None
         for pause in _PAUSES:
             try:
                 return self._found(call, deadline)
-            except errors.NotReady:
-                if deadline - self._clock() < pause + _LEAST_SECONDS:
+            except errors.NotReady as error:
+                not_ready = error
+            except errors.Unreachable:
+                if not_ready is None:
                     raise
-                self._sleep(pause)
-        return self._found(call, deadline)
+            if deadline - self._clock() < pause + _LEAST_SECONDS:
+                break
+            self._sleep(pause)
+        assert not_ready is not None  # noqa: S101 - or it were raised, or answered
+        raise not_ready
 
     def _found(self, call: _Call, deadline: float) -> Any:
         try:
