@@ -8,8 +8,7 @@ user's rights.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from directory.authorization.principals import ANONYMOUS
 from directory.identity.certificates import Certificates, names_of
@@ -35,8 +34,7 @@ class Connection(Protocol):
     def invocation_metadata(self) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """Who calls. Its repr holds no token."""
 
     principal: str
@@ -129,11 +127,20 @@ def bearer_of(metadata: Any) -> str:
     Raises:
         Unauthenticated: there is something, but no one bearer token.
     """
-    found = [value for key, value in metadata or () if key == BEARER]
-    if not found:
+    found: str | None = None
+    for key, value in metadata or ():
+        if key == BEARER:
+            if found is not None:
+                raise _no_one_token()
+            found = str(value)
+    if found is None:
         return ""
-    scheme, _, token = str(found[0]).partition(" ")
+    scheme, _, token = found.partition(" ")
     token = token.strip()
-    if len(found) > 1 or scheme.lower() != "bearer" or not token:
-        raise Unauthenticated("authorization: one 'Bearer TOKEN' would be right")
+    if (scheme != "Bearer" and scheme.lower() != "bearer") or not token:
+        raise _no_one_token()
     return token
+
+
+def _no_one_token() -> Unauthenticated:
+    return Unauthenticated("authorization: one 'Bearer TOKEN' would be right")
