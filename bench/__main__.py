@@ -27,6 +27,7 @@ _SECONDS: Final = {
     "startup": 30,
     "index": 180,
     "authorization": 60,
+    "access": 180,
     "etcd": 480,
 }
 """About so long each takes, on two cores that have nothing else to do."""

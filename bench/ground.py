@@ -9,7 +9,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -27,9 +27,12 @@ from directory.store.base import Put, Transaction
 
 __all__ = [
     "CLUSTER",
+    "FIRST_DIRECTORY",
     "MOUNT",
     "SHOWN",
     "TOPICS",
+    "Metadata",
+    "await_quiet",
     "cpu_seconds",
     "fill_store",
     "filled",
@@ -47,7 +50,9 @@ CLUSTER: Final = "la-tracking"
 TOPICS: Final = int(os.environ.get("KDIR_BENCH_TOPICS", "1000000"))
 """Of the large store; fewer for a quick look (``python -m bench --topics 20000 …``)."""
 SHOWN: Final = "1M" if TOPICS == 1_000_000 else f"{TOPICS:,}"
-_FIRST_DIRECTORY: Final = 1_000
+Metadata = tuple[tuple[str, str], ...]
+FIRST_DIRECTORY: Final = 1_000
+"""The id of the first directory of a filled store; the others follow."""
 _BATCH: Final = 9_000
 _LOOK_SECONDS: Final = 0.5
 _QUIET_LOOKS: Final = 3
@@ -98,7 +103,7 @@ def rows_of(topics: int, directories: int) -> Iterator[Put]:
     codec = ProtoCodec()
     per_directory = topics // directories
     for directory in range(directories):
-        entry_id = _FIRST_DIRECTORY + directory
+        entry_id = FIRST_DIRECTORY + directory
         name = f"dir{directory:05}"
         record = codec.encode(Directory(entry_id=entry_id, changed_at_ms=1_700_000_000_000))
         yield Put(entry_key(ROOT_ID, Kind.DIRECTORY, name), record)
@@ -127,24 +132,34 @@ def _topic(
 
 
 @contextmanager
-def pinned_directory(folder: Path, address: str, core: int = 0) -> Iterator[DirectoryProcess]:
-    """A directory server on one core, with this store loaded and nothing left to do."""
+def pinned_directory(
+    folder: Path,
+    address: str,
+    core: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    metadata: Metadata = (),
+) -> Iterator[DirectoryProcess]:
+    """A directory server on one core, with this store loaded and nothing left to do. ``settings``
+    are further keys of its config; who asks sends ``metadata``.
+    """
     from kdir.v1 import resolve_pb2, resolve_pb2_grpc
 
-    server = DirectoryProcess(folder, MOUNT, {"cluster": CLUSTER, "store": address})
+    server = DirectoryProcess(
+        folder, MOUNT, {"cluster": CLUSTER, "store": address, **(settings or {})}
+    )
     server.process.command[:0] = ["taskset", "-c", str(core)]
     try:
         server.start()
         with grpc.insecure_channel(server.address) as channel:
             stub = resolve_pb2_grpc.ResolveServiceStub(channel)
-            server.process.await_ready(lambda: _answers(stub, resolve_pb2), 300)
-        _await_quiet(server.process.pid)
+            server.process.await_ready(lambda: _answers(stub, resolve_pb2, metadata), 300)
+        await_quiet(server.process.pid)
         yield server
     finally:
         server.kill()
 
 
-def _await_quiet(pid: int) -> None:
+def await_quiet(pid: int) -> None:
     """Return when what a server does in the background after its start is over: the index of the
     names in Kafka takes the interpreter for some seconds in a million topics.
     """
@@ -155,9 +170,9 @@ def _await_quiet(pid: int) -> None:
         quiet = quiet + 1 if cpu_seconds(pid) - before < _LOOK_SECONDS / 10 else 0
 
 
-def _answers(stub: Any, messages: Any) -> bool:
+def _answers(stub: Any, messages: Any, metadata: Metadata) -> bool:
     try:
-        stub.Resolve(messages.ResolveRequest(path=MOUNT), timeout=5)
+        stub.Resolve(messages.ResolveRequest(path=MOUNT), timeout=5, metadata=metadata)
     except grpc.RpcError:
         return False
     return True

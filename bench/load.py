@@ -39,7 +39,15 @@ _AT_ONCE: Final = 64
 class Load:
     """Requests to one method of one server, those of one round never those of the one before."""
 
-    def __init__(self, address: str, pid: int, method: str, requests: Sequence[bytes]) -> None:
+    def __init__(
+        self,
+        address: str,
+        pid: int,
+        method: str,
+        requests: Sequence[bytes],
+        metadata: ground.Metadata = (),
+    ) -> None:
+        self._metadata = metadata
         self.address = address
         self.method = method
         self.requests = requests
@@ -57,13 +65,14 @@ class Load:
         def work(call: Callable[..., object], offset: int) -> None:
             mine = 0
             while time.monotonic() < stop:
-                call(self.requests[(offset + mine * at_once) % count], timeout=10)
+                request = self.requests[(offset + mine * at_once) % count]
+                call(request, timeout=10, metadata=self._metadata)
                 mine += 1
             counts.append(mine)
 
         with channel_to(self.address) as channel:
             call = method_of(channel, self.method)
-            call(self.requests[begin % count], timeout=10)
+            call(self.requests[begin % count], timeout=10, metadata=self._metadata)
             before = ground.cpu_seconds(self._pid)
             threads = [
                 threading.Thread(target=work, args=(call, begin + one)) for one in range(at_once)
@@ -95,7 +104,7 @@ class Load:
 
         with channel_to(self.address) as channel:
             call = method_of(channel, self.method)
-            call(self.requests[0], timeout=10)
+            call(self.requests[0], timeout=10, metadata=self._metadata)
             start = time.monotonic()
             pending = []
             for number in range(int(rate * _LATENCY_SECONDS)):
@@ -103,7 +112,8 @@ class Load:
                 if left > 0:
                     time.sleep(left)
                 begun = time.monotonic()
-                future = call.future(self.requests[number % len(self.requests)], timeout=30)
+                request = self.requests[number % len(self.requests)]
+                future = call.future(request, timeout=30, metadata=self._metadata)
                 future.add_done_callback(note(begun))
                 pending.append(future)
             for future in pending:
