@@ -22,13 +22,13 @@ from directory.namespace.keys import QUOTA, event_key, request_key
 from directory.namespace.plan import plan
 from directory.namespace.policies import Level
 from directory.namespace.snapshot import Snapshot
+from directory.refusals import away, full, refuse_oversized, sealed
 from directory.request_record import RequestRecord, fingerprint_of
 from directory.store.base import (
     Committed,
     Conflict,
     Guard,
     KeyIs,
-    Limits,
     Put,
     Sealed,
     Store,
@@ -43,10 +43,8 @@ from directory.turns import Turn, Turns
 from resolver.errors import (
     DeadlineExceeded,
     KdirError,
-    LimitExceeded,
     LostRace,
     RequestIdReused,
-    StoreSealed,
     StoreUnavailable,
     TokenFromFuture,
 )
@@ -189,6 +187,9 @@ class Writer:
             deletes_in_kafka=deletes_in_kafka,
             creates_in_kafka=creates_in_kafka,
         )
+        return self._until_done(request)
+
+    def _until_done(self, request: _Request) -> Written:
         tries = 0
         with self._turns.turn() as turn:
             while tries < _TRIES:
@@ -249,17 +250,17 @@ class Writer:
             LimitExceeded, StoreSealed, StoreUnavailable
         """
         transaction = Transaction(tuple(guards), tuple(writes))
-        _refuse_oversized(transaction, self._store.limits)
+        refuse_oversized(transaction, self._store.limits)
         self._allow(writes)
         self._refuse_while_away()
         try:
             done = self._store.commit(transaction, _FACTS_SECONDS)
         except Sealed as reason:
-            raise _sealed(reason) from reason
+            raise sealed(reason) from reason
         except StoreFull as reason:
-            raise _full(reason) from reason
+            raise full(reason) from reason
         except StoreAway as reason:
-            raise _away(reason, effect="unknown") from reason
+            raise away(reason, effect="unknown") from reason
         if isinstance(done, Conflict):
             raise LostRace(f"{done.guard} does not hold any more; nothing was written")
         self._see(done.revision, self._clock() + _FACTS_SECONDS)
@@ -285,7 +286,7 @@ class Writer:
             record = RequestRecord.of(request.command, planned, self._codec, now_ms)
             writes.append(Put(request.key, record.to_bytes()))
         transaction = Transaction(tuple(dict.fromkeys(guards)), tuple(writes))
-        _refuse_oversized(transaction, self._store.limits)
+        refuse_oversized(transaction, self._store.limits)
         self._allow(writes)
         remaining = request.deadline - self._clock()
         if remaining <= 0:
@@ -293,9 +294,9 @@ class Writer:
         try:
             done = self._store.commit(transaction, remaining)
         except Sealed as reason:
-            raise _sealed(reason) from reason
+            raise sealed(reason) from reason
         except StoreFull as reason:
-            raise _full(reason) from reason
+            raise full(reason) from reason
         except StoreAway as reason:
             # Whether it happened is looked up for somebody who still waits.
             waited_for = planned.changes and self._clock() < request.deadline
@@ -337,7 +338,7 @@ class Writer:
         try:
             row = _row(self._store, request.key)
         except StoreAway as reason:
-            raise _away(reason) from reason
+            raise away(reason) from reason
         if row is None:
             return None
         value, revision = row
@@ -364,8 +365,8 @@ class Writer:
         """A write is refused at once while the store is known to be away (RELIABILITY S4), or takes
         no changes.
         """
-        if sealed := self._store.identity.sealed:
-            raise _sealed(sealed)
+        if why := self._store.identity.sealed:
+            raise sealed(why)
         if self._replica.state is ReplicaState.STALE:
             raise StoreUnavailable("the store is away, so nothing can be written")
 
@@ -398,26 +399,6 @@ def _counts(guard: Guard) -> TypeGuard[KeyIs]:
     return isinstance(guard, KeyIs) and guard.key.startswith(QUOTA)
 
 
-def _away(reason: StoreAway, effect: str = "none") -> StoreUnavailable:
-    """What a caller is told; where the store is, is for the log only (DESIGN §9)."""
-    _log.warning("the store is away: %s", reason)
-    return StoreUnavailable("the store is away", effect=effect)
-
-
-def _sealed(reason: object) -> StoreSealed:
-    """Why, and which store it is, is for the log and for who asks for the status."""
-    _log.warning("the store takes no changes: %s", reason)
-    return StoreSealed(
-        "the store of this cluster takes no changes: it is being moved or restored, or was moved"
-    )
-
-
-def _full(reason: object) -> LimitExceeded:
-    """What an operator has to do is for the log."""
-    _log.error("the store is full: %s", reason)
-    return LimitExceeded("the store of this cluster is full; nothing was written", limit="store")
-
-
 def _new_id() -> int:
     """Entry ids are random: two servers need not agree on the next one."""
     return 3 + secrets.randbelow(2**63 - 3)
@@ -427,28 +408,3 @@ def _row(store: Store, key: bytes) -> tuple[bytes, int] | None:
     """Value and revision of one key."""
     rows = store.read(key, limit=1)
     return (rows[0].value, rows[0].revision) if rows and rows[0].key == key else None
-
-
-def _refuse_oversized(transaction: Transaction, limits: Limits) -> None:
-    guards, writes = len(transaction.guards), len(transaction.writes)
-    size = sum(
-        len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
-        for write in transaction.writes
-    )
-    # Over a network what is compared travels too.
-    size += sum(
-        len(guard.key) + len(guard.value or b"")
-        for guard in transaction.guards
-        if isinstance(guard, KeyIs)
-    )
-    if not limits.hold(guards, writes):
-        raise LimitExceeded(
-            f"the change needs {guards} guards and {writes} writes; one transaction of this store "
-            f"holds {limits}",
-            limit=limits.max_writes,
-        )
-    if size > limits.max_bytes:
-        raise LimitExceeded(
-            f"the change has {size} bytes; one transaction of this store holds {limits.max_bytes}",
-            limit=limits.max_bytes,
-        )

@@ -1,0 +1,65 @@
+"""What a store answers to a write that it does not make, in the words of the contract.
+
+Refuses to tell callers where the store is, and what its operator has to do: that is for the log.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from directory.store.base import KeyIs, Limits, Put, StoreAway, Transaction
+from resolver.errors import LimitExceeded, StoreSealed, StoreUnavailable
+
+__all__ = ["away", "full", "refuse_oversized", "sealed"]
+
+_log = logging.getLogger(__name__)
+
+
+def away(reason: StoreAway, effect: str = "none") -> StoreUnavailable:
+    """What a caller is told; where the store is, is for the log only (DESIGN §9)."""
+    _log.warning("the store is away: %s", reason)
+    return StoreUnavailable("the store is away", effect=effect)
+
+
+def sealed(reason: object) -> StoreSealed:
+    """Why, and which store it is, is for the log and for who asks for the status."""
+    _log.warning("the store takes no changes: %s", reason)
+    return StoreSealed(
+        "the store of this cluster takes no changes: it is being moved or restored, or was moved"
+    )
+
+
+def full(reason: object) -> LimitExceeded:
+    """What an operator has to do is for the log."""
+    _log.error("the store is full: %s", reason)
+    return LimitExceeded("the store of this cluster is full; nothing was written", limit="store")
+
+
+def refuse_oversized(transaction: Transaction, limits: Limits) -> None:
+    """Before the store says so, in words of its own.
+
+    Raises:
+        LimitExceeded
+    """
+    guards, writes = len(transaction.guards), len(transaction.writes)
+    size = sum(
+        len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+        for write in transaction.writes
+    )
+    # Over a network what is compared travels too.
+    size += sum(
+        len(guard.key) + len(guard.value or b"")
+        for guard in transaction.guards
+        if isinstance(guard, KeyIs)
+    )
+    if not limits.hold(guards, writes):
+        raise LimitExceeded(
+            f"the change needs {guards} guards and {writes} writes; one transaction of this store "
+            f"holds {limits}",
+            limit=limits.max_writes,
+        )
+    if size > limits.max_bytes:
+        raise LimitExceeded(
+            f"the change has {size} bytes; one transaction of this store holds {limits.max_bytes}",
+            limit=limits.max_bytes,
+        )
