@@ -205,8 +205,11 @@ def change_to_proto(
     principal: str = "",
     cluster_id: str = "",
     request_id: str = "",
+    effective: policies_pb2.Policies | None = None,
 ) -> watch_pb2.ChangeEvent:
-    """The event of a change (PIP-39). ``revision`` is 0 until the change is committed."""
+    """The event of a change (PIP-39). ``revision`` is 0 until the change is committed.
+    ``effective`` is the message of the change's, where that is at hand.
+    """
     event = watch_pb2.ChangeEvent(
         action=_action(change),
         kind=cast("entry_pb2.EntryKind", change.kind.value),
@@ -225,6 +228,8 @@ def change_to_proto(
         entry_to_proto(change.before, str(change.path_before or change.path), into=event.before)
     if change.after is not None:
         entry_to_proto(change.after, str(change.path), into=event.after)
+    if change.effective is not None:
+        event.effective.CopyFrom(effective or policies_to_proto(change.effective))
     if change.of_grants:
         event.scope = watch_pb2.CHANGE_SCOPE_GRANTS
     if change.grants_before is not None:

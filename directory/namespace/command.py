@@ -325,6 +325,8 @@ class Change:
     grants_before: EntryGrants | None = None
     """Also of an entry that is gone."""
     grants_after: EntryGrants | None = None
+    effective: Policies | None = None
+    """What holds for the entry, inherited values too; None: nobody set anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,10 @@ the caller does, under the plan's guards, and plans anew when one does not hold 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
+from directory.namespace.carried import with_effective
 from directory.namespace.command import (
     AddGrants,
     AdoptTopics,
@@ -52,9 +54,7 @@ and of what is removed already, where nobody changes any.
 """
 
 
-def plan(  # noqa: C901, PLR0911, PLR0912 - one line for each command
-    snapshot: Snapshot, mount: Path, command: Command, context: Context
-) -> Plan:
+def plan(snapshot: Snapshot, mount: Path, command: Command, context: Context) -> Plan:
     """What to commit so that the command is done.
 
     ``mount`` is where this cluster hangs; the paths of commands and of changes are absolute.
@@ -68,6 +68,15 @@ def plan(  # noqa: C901, PLR0911, PLR0912 - one line for each command
     draft = Draft(snapshot, mount, context)
     if not isinstance(command, _OF_NOBODY):
         draft.expect_grants()
+    made = _plan(draft, command)
+    if not made.changes:
+        return made
+    return replace(made, changes=with_effective(made.changes, snapshot, context.above))
+
+
+def _plan(  # noqa: C901, PLR0911, PLR0912 - one line for each command
+    draft: Draft, command: Command
+) -> Plan:
     match command:
         case CreateDirectory():
             return create_directory(draft, command)

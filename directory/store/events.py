@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from google.protobuf.message import DecodeError
-from kdir.v1 import watch_pb2
+from kdir.v1 import policies_pb2, watch_pb2
 
-from directory.codec import change_to_proto
+from directory.codec import change_to_proto, policies_to_proto
 from directory.namespace.command import Change
 from directory.namespace.keys import EVENT, event_key
 from directory.store.base import Put, Write
@@ -50,7 +50,12 @@ def event_count(key: bytes) -> int:
 def pack(changes: Sequence[Change], *, time_ms: int, principal: str, request_id: str) -> bytes:
     """The value of an ``o/`` row."""
     message = watch_pb2.WatchResponse()
+    # Of many topics of one directory it is the same: made once.
+    effective: dict[int, policies_pb2.Policies] = {}
     for position, change in enumerate(changes):
+        holds = change.effective
+        if holds is not None and id(holds) not in effective:
+            effective[id(holds)] = policies_to_proto(holds)
         message.events.append(
             change_to_proto(
                 change,
@@ -58,6 +63,7 @@ def pack(changes: Sequence[Change], *, time_ms: int, principal: str, request_id:
                 position=position,
                 principal=principal,
                 request_id=request_id,
+                effective=effective.get(id(holds)),
             )
         )
     return message.SerializeToString()

@@ -3,6 +3,7 @@ import datetime
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from kdir.v1 import access_pb2 as _access_pb2
 from kdir.v1 import entry_pb2 as _entry_pb2
+from kdir.v1 import policies_pb2 as _policies_pb2
 from kdir.v1 import resolve_pb2 as _resolve_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -32,7 +33,7 @@ CHANGE_SCOPE_UNSPECIFIED: ChangeScope
 CHANGE_SCOPE_GRANTS: ChangeScope
 
 class ChangeEvent(_message.Message):
-    __slots__ = ("action", "kind", "entry_id", "parent_id", "path", "path_before", "revision", "position", "time", "principal", "before", "after", "cluster_id", "request_id", "scope", "grants_before", "grants_after")
+    __slots__ = ("action", "kind", "entry_id", "parent_id", "path", "path_before", "revision", "position", "time", "principal", "before", "after", "cluster_id", "request_id", "scope", "grants_before", "grants_after", "effective")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +51,7 @@ class ChangeEvent(_message.Message):
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     GRANTS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     GRANTS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    EFFECTIVE_FIELD_NUMBER: _ClassVar[int]
     action: ChangeAction
     kind: _entry_pb2.EntryKind
     entry_id: int
@@ -67,7 +69,8 @@ class ChangeEvent(_message.Message):
     scope: ChangeScope
     grants_before: _access_pb2.Grants
     grants_after: _access_pb2.Grants
-    def __init__(self, action: _Optional[_Union[ChangeAction, str]] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., path: _Optional[str] = ..., path_before: _Optional[str] = ..., revision: _Optional[int] = ..., position: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., principal: _Optional[str] = ..., before: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., after: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., cluster_id: _Optional[str] = ..., request_id: _Optional[str] = ..., scope: _Optional[_Union[ChangeScope, str]] = ..., grants_before: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ..., grants_after: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ...) -> None: ...
+    effective: _policies_pb2.Policies
+    def __init__(self, action: _Optional[_Union[ChangeAction, str]] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., path: _Optional[str] = ..., path_before: _Optional[str] = ..., revision: _Optional[int] = ..., position: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., principal: _Optional[str] = ..., before: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., after: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., cluster_id: _Optional[str] = ..., request_id: _Optional[str] = ..., scope: _Optional[_Union[ChangeScope, str]] = ..., grants_before: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ..., grants_after: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ..., effective: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("path", "after_token", "checkpoint_seconds")
