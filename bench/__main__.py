@@ -28,6 +28,7 @@ _SECONDS: Final = {
     "index": 180,
     "authorization": 60,
     "access": 180,
+    "pushing": 240,
     "etcd": 480,
 }
 """About so long each takes, on two cores that have nothing else to do."""

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -71,6 +71,7 @@ class KafkaBroker:
         port: what clients connect to; None: a free one.
         cluster_id: Kafka's own id of the cluster; None: a new one.
         properties: server.properties on top of the defaults (see `AUTHORIZER`).
+        jvm: options of its Java, after those that make it small and quick to start.
         users: who may come in, by SASL or TLS, and what Kafka's authorizer is told; None: everybody
             does, in the clear and without a name.
         detached: whether the broker outlives this process (see `process.stop_recorded`).
@@ -91,6 +92,7 @@ class KafkaBroker:
         port: int | None = None,
         cluster_id: str | None = None,
         properties: Mapping[str, str] | None = None,
+        jvm: Sequence[str] = (),
         users: BrokerUsers | None = None,
         detached: bool = False,
     ) -> None:
@@ -107,7 +109,7 @@ class KafkaBroker:
         self._properties = dict(properties or {})
         self._users = users
         self._process = LocalProcess(
-            self._java("-Xmx384m", "-Xms128m", "kafka.Kafka", str(self._settings)),
+            self._java("-Xmx384m", "-Xms128m", *jvm, "kafka.Kafka", str(self._settings)),
             self.directory / "broker.log",
             detached=detached,
         )

@@ -166,7 +166,7 @@ class Pusher:
 
     def _go_on(self, one: _Pass, snapshot: Snapshot, admin: KafkaAdmin) -> None:
         """The next part of a pass."""
-        changed = 0
+        changed, began = 0, self._clock()
         try:
             subjects, one.through = self._gather(one, snapshot)
             if subjects:
@@ -176,7 +176,7 @@ class Pusher:
             # Kafka went away, or the store: what was taken from the walk is not lost.
             one.walk, one.through = None, False
             raise
-        self._due = self._clock() + changed / self._settings.changes_per_second
+        self._due = began + changed / self._settings.changes_per_second
         if one.through and not self._altered.behind(admin):
             self._end(one)
 

@@ -1,0 +1,67 @@
+"""Many topics below one change of a real broker: at a rate, and whoever comes next goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path as FilePath
+
+import pytest
+
+from deploy.local.kafka import KafkaBroker
+from directory.kafka.admin import ConfluentAdmin
+from tests.command_line import run
+from tests.federation import Federation, Server, eventually
+from tests.integration.kafka.test_pushing import DAY, MONTH, configs
+from tests.reconciling import make
+
+TOPICS = 200
+NAMES = [f"d.t{number:03}" for number in range(TOPICS)]
+
+
+@pytest.fixture
+def federation(tmp_path: FilePath) -> Iterator[Federation]:
+    with Federation(tmp_path) as made:
+        yield made
+
+
+def kdir(server: Server, *words: str) -> str:
+    ran = run([*words, "--at", server.address])
+    assert ran.code == 0, ran.err
+    return ran.out
+
+
+def test_a_server_killed_amid_many_topics_is_followed_by_one_that_goes_on(
+    federation: Federation, broker: KafkaBroker
+) -> None:
+    kafka = ConfluentAdmin([broker.bootstrap])
+    make(kafka, *NAMES)
+    server = federation.start(
+        "/t",
+        kafka={
+            "bootstrap": [broker.bootstrap],
+            "ceiling": ["configs"],
+            "split_on": ".",
+            "changes_per_second": 50,
+        },
+    )
+    eventually(lambda: server.status().topic_count == TOPICS)
+    # Nothing to do yet: what is set from now on reaches Kafka.
+    plan = kdir(server, "arm", "/t/d", "--aspect", "configs", "-o", "name").strip()
+    kdir(server, "arm", "/t/d", "--aspect", "configs", "--plan", plan)
+    kdir(server, "set", "/t/d/t007", f"retention.ms={DAY}")
+    kdir(server, "set", "/t", f"retention.ms={MONTH}")
+
+    def changed() -> int:
+        return sum(one == {"retention.ms": MONTH} for one in configs(kafka, *NAMES).values())
+
+    eventually(lambda: changed() > 0)
+    server.kill()
+    before = changed()
+    assert 0 < before < TOPICS - 1, "it was killed in the middle"
+    server.start()
+    eventually(lambda: changed() == TOPICS - 1, 40)
+    assert configs(kafka, "d.t007") == {"d.t007": {"retention.ms": DAY}}
+    # All of it is known to be kdir's own, whoever asked for it: it is taken back.
+    kdir(server, "unset", "/t", "retention.ms")
+    own = {"d.t007": {"retention.ms": DAY}}
+    eventually(lambda: configs(kafka, *NAMES) == {name: {} for name in NAMES} | own, 40)
