@@ -143,7 +143,7 @@ VERBS: Final = (
         ),
         arguments=(Argument("PATH", "of a directory or topic", completes="path"),),
         options=(
-            Option(("--aspect",), "of create, configs, acls, delete", "ASPECT"),
+            Option(("--aspect",), "what kdir may change", "ASPECT", choices=ASPECTS),
             Option(("--plan",), "do what the plan of this name says", "HASH"),
             Option(("--takeover",), "acls: also close what everybody may use while it has none"),
         ),

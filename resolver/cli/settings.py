@@ -152,11 +152,21 @@ def _is_directory(session: Session, where: Place) -> bool:
 def _drift_below(session: Session, where: Place) -> int:
     from kdir.v1 import admin_pb2
 
+    from resolver.errors import InvalidArgument
+
     request = admin_pb2.ListDriftRequest(path=str(where.path), unarmed=True)
-    answer: admin_pb2.ListDriftResponse = session.resolver.call(
-        where.path, "AdminService.ListDrift", request
-    )
+    try:
+        answer: admin_pb2.ListDriftResponse = session.resolver.call(
+            where.path, "AdminService.ListDrift", request
+        )
+    except InvalidArgument as error:
+        if error.metadata.get("field") != "cluster":
+            raise
+        session.out.note(f"{error.message}: nothing to compare")
+        return 0
     _show_drift(session.out, answer.drifts)
+    if not answer.drifts:
+        session.out.note("Kafka has all of it as it is set")
     if answer.omitted_count:
         session.out.note(f"and {answer.omitted_count:,} more: ask further below", "warn")
     return _EXIT_DIFFERENT if answer.drifts else 0

@@ -115,6 +115,7 @@ def test_a_denied_check_says_so_in_every_format(kdir: Kdir) -> None:
         ("unset # nope", "no key that could be set"),
         ("effective # --if closed=true", "--if is for policies"),
         ("arm #", "--aspect: one of create, configs, acls, delete"),
+        ("arm # --aspect config", "--aspect 'config': one of create, configs, acls, delete"),
     ],
 )
 def test_words_that_are_wrong_are_named(federation: Federation, line: str, said: str) -> None:
@@ -157,7 +158,7 @@ def test_what_if_changes_nothing(kdir: Kdir) -> None:
 def test_a_difference_from_kafka_that_is_not_there_is_said(kdir: Kdir) -> None:
     ran = kdir("effective # --diff")
     assert (ran.code, ran.out) == (0, "")
-    assert "nothing here is Kafka's" in ran.err
+    assert "has no Kafka behind it: nothing to compare" in ran.err
 
 
 def test_an_update_by_an_old_etag_is_a_conflict(kdir: Kdir) -> None:

@@ -175,6 +175,7 @@ def test_operations_also_behind_a_comma() -> None:
 
 
 def test_what_can_be_set() -> None:
+    assert _offered("arm", "/la", "--aspect", "c") == ["create", "configs"]
     assert _offered("set", "/la", "retention.") == ["retention.bytes=", "retention.ms="]
     assert _offered("set", "/la", "owner=x", "tag") == ["tags."]
     assert _offered("unset", "/la", "retention.m") == ["retention.ms"]
