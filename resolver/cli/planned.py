@@ -38,8 +38,10 @@ def show_change(out: Output, plan: access_pb2.ChangePlan, *, recorded: bool = Fa
     """
     if out.structured and not recorded:
         out.record({"plan": plain(plan)})
-    elif out.format == "table":
+    elif out.format == "table" and plan.ByteSize():
         _show(out, plan)
+    elif out.format == "table":
+        out.note("nothing was changed")  # by a server that says no more
 
 
 def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
@@ -54,14 +56,14 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
     )
     _section(out, "retired", ([name] for name in plan.retired_names))
     left_out = (
-        (plan.access_omitted, "row about access", "rows about access"),
-        (plan.kafka_calls_omitted, "call of Kafka's", "calls of Kafka's"),
-        (plan.retired_names_omitted, "retired name", "retired names"),
+        (plan.access_omitted, "more row about access", "more rows about access"),
+        (plan.kafka_calls_omitted, "more call to Kafka", "more calls to Kafka"),
+        (plan.retired_names_omitted, "more retired name", "more retired names"),
     )
     for number, one, many in left_out:
         if number:
             least = "at least " if plan.at_least else ""
-            out.note(f"… and {least}{units.plural(number, one, many)} more")
+            out.note(f"… and {least}{units.plural(number, one, many)}")
     out.note(f"nothing was changed; it would be about {_entries(plan)}")
     if plan.at_least:
         out.note("the time was over before all was looked at: there is more of it", "warn")
