@@ -157,7 +157,8 @@ def test_A12_nothing_on_the_wire_tells_hidden_from_absent(la: Place) -> None:
         try:
             heard = str(methods[method](request, metadata=metadata, timeout=10))
         except grpc.RpcError as error:
-            details = [value for key, value in error.trailing_metadata() or () if "details" in key]
+            trailing: Any = error.trailing_metadata() or ()
+            details = [value for key, value in trailing if "details" in key]
             heard = f"{error.code()} {error.details()} {details}"
         heard = re.sub(r"age_seconds: \S+", "", heard)
         return heard.replace(name, "NAME")
