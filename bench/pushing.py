@@ -54,14 +54,13 @@ def run() -> list[Row]:
         kafka.create()
         folder = Path(name) / "server"
         with _Directory(folder, broker, changes_per_second=1e9) as directory:
-            plans, reads, pushes, bare = [], [], [], []
-            directory.set_retention(_MOUNT, _values())
+            pushes, bare, reads, plans = [], [], [], []
             directory.arm(_MOUNT)
             for _ in range(_TURNS):
+                pushes.append(_seconds(lambda: directory.push(_MOUNT, _values(), kafka)))
                 bare.append(_seconds(lambda: kafka.change(_values())))
                 reads.append(_seconds(kafka.read))
                 plans.append(_seconds(lambda: directory.plan(_MOUNT)))
-                pushes.append(_seconds(lambda: directory.push(_MOUNT, _values(), kafka)))
         with _Directory(folder, broker) as directory:
             ordinary = _seconds(
                 lambda: directory.push(f"{_MOUNT}/d000", _values(), kafka, _NAMES[:_ORDINARY])
@@ -255,12 +254,16 @@ class _Directory:
         return str(planned.plan_hash)
 
     def arm(self, path: str) -> None:
-        """``kdir arm --plan``, until all its calls are made."""
+        """``kdir arm --plan``, until Kafka was looked at; nothing is wished yet."""
         from kdir.v1 import policies_pb2
 
         request = policies_pb2.ArmRequest(path=path, aspect="configs", plan_hash=self.plan(path))
-        answer = self._policies.Arm(request, timeout=_PATIENCE_SECONDS)
-        if answer.under_way or answer.message:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        # A server answers after a while that it goes on; asked the same again, it waits on.
+        while (answer := self._policies.Arm(request, timeout=60)).under_way:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{path} is not armed")
+        if answer.message:
             raise AssertionError(f"arming did not go as planned: {answer}")
 
     def push(
