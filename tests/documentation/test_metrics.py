@@ -90,6 +90,7 @@ def test_every_metric_is_drawn_or_watched_or_said_to_be_for_looking_things_up() 
     assert unused == {
         "kdir_children_waiting",  # kdir mounts shows them
         "kdir_directories",
+        "kdir_kafka_acls",
         "kdir_parent_heard_seconds",
         "kdir_rpc_late_requests_total",
         "kdir_store_reads_total",
