@@ -38,6 +38,10 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     (kdir.v1.LargeChange): what is left is done by
                                                     whoever is elected
     k/pushed/<entry id, 16 hex digits>              what was pushed to Kafka of a topic
+    k/acls/<kind><pattern>/<name>                   ACLs of one resource of Kafka that kdir asked
+                                                    for: t, g or x (topic, group, transactional
+                                                    id), l or p (literal, prefixed)
+    k/acl_basis                                     as k/basis, of ACLs
     k/armed/<aspect>/<entry id, 16 hex digits>      an entry where an aspect was armed: its plan
     k/basis                                         whose words the effective policies stand on
     l/<role>                                        who holds a role (election)
