@@ -232,6 +232,8 @@ def change_to_proto(
         event.effective.CopyFrom(effective or policies_to_proto(change.effective))
     if change.of_grants:
         event.scope = watch_pb2.CHANGE_SCOPE_GRANTS
+    if change.of_inherited:
+        event.scope = watch_pb2.CHANGE_SCOPE_INHERITED
     if change.grants_before is not None:
         event.grants_before.CopyFrom(entry_grants_to_proto(change.grants_before))
     if change.grants_after is not None:

@@ -20,6 +20,7 @@ from directory.federation import facts
 from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.federation.inherited import steps
+from directory.federation.inherited_event import event_of
 from directory.identity.dialling import Dialling
 from directory.logs import carried
 from directory.namespace.keys import PARENT
@@ -312,7 +313,11 @@ class ParentLink:
                 self._federation.hear_table(rows)
                 self._commit(facts.table_writes(snapshot, rows), leadership)
             case "inherited":
-                for step in steps(facts.inherited_writes(snapshot, response.inherited, unix_ms())):
+                word, now = response.inherited, unix_ms()
+                writes = facts.inherited_writes(snapshot, word, now)
+                if writes:
+                    writes += (event_of(snapshot, self._federation.mount, word, now),)
+                for step in steps(writes):
                     self._commit(step, leadership)
                 self._said.add(facts.INHERITED_KEY)
             case "unmounted":

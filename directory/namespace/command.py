@@ -322,6 +322,8 @@ class Change:
     after: Entry | None = None
     of_grants: bool = False
     """It is about the entry's grants: the entry is as it was, before and after."""
+    of_inherited: bool = False
+    """It is about what is inherited from above the mount: the entry is as it was."""
     grants_before: EntryGrants | None = None
     """Also of an entry that is gone."""
     grants_after: EntryGrants | None = None

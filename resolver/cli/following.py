@@ -126,6 +126,7 @@ def summary(event: watch_pb2.ChangeEvent) -> Iterator[str]:
     if event.path_before and event.path_before != event.path:
         yield f"was {event.path_before}"
     yield from _granted(event)
+    yield from _inherited(event)
     if not event.HasField("before") or not event.HasField("after"):
         return
     before, after = dict(_leaves(event.before)), dict(_leaves(event.after))
@@ -147,6 +148,17 @@ def _granted(event: watch_pb2.ChangeEvent) -> Iterator[str]:
     after = [words_of(grant) for grant in event.grants_after.grants]
     yield from (f"no more {one}" for one in before if one not in after)
     yield from (f"now {one}" for one in after if one not in before)
+
+
+def _inherited(event: watch_pb2.ChangeEvent) -> Iterator[str]:
+    """What holds from now on in a cluster whose ancestors changed something."""
+    from kdir.v1 import watch_pb2
+
+    from resolver.cli.policies import flatten
+
+    if event.scope == watch_pb2.CHANGE_SCOPE_INHERITED:
+        holds = ", ".join(f"{key}={value}" for key, value in flatten(event.effective))
+        yield f"what is inherited from above changed; now {holds or 'nothing'} holds"
 
 
 def _leaves(entry: entry_pb2.Entry) -> Iterator[tuple[str, str]]:

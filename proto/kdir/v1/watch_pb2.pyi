@@ -25,12 +25,14 @@ class ChangeScope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CHANGE_SCOPE_UNSPECIFIED: _ClassVar[ChangeScope]
     CHANGE_SCOPE_GRANTS: _ClassVar[ChangeScope]
+    CHANGE_SCOPE_INHERITED: _ClassVar[ChangeScope]
 CHANGE_ACTION_UNSPECIFIED: ChangeAction
 CHANGE_ACTION_INSERT: ChangeAction
 CHANGE_ACTION_UPDATE: ChangeAction
 CHANGE_ACTION_DELETE: ChangeAction
 CHANGE_SCOPE_UNSPECIFIED: ChangeScope
 CHANGE_SCOPE_GRANTS: ChangeScope
+CHANGE_SCOPE_INHERITED: ChangeScope
 
 class ChangeEvent(_message.Message):
     __slots__ = ("action", "kind", "entry_id", "parent_id", "path", "path_before", "revision", "position", "time", "principal", "before", "after", "cluster_id", "request_id", "scope", "grants_before", "grants_after", "effective")
