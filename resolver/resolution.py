@@ -170,13 +170,8 @@ class Resolution:
     def out_of_time(self) -> None:
         """The deadline of the whole is over."""
         if self._end is None:
-            named = self._hop.named
-            self._fail(
-                errors.DeadlineExceeded(
-                    f"{self.path}: the time was over before {named} could be asked",
-                    path=self.path,
-                )
-            )
+            message = f"{self.path}: the time was over before {self._hop.named} could be asked"
+            self._fail(errors.DeadlineExceeded(message, path=self.path))
 
     # -- asking ----------------------------------------------------------------------------
 
@@ -352,10 +347,9 @@ class Resolution:
             sender.epoch,
             lifetime_seconds=min(self._remaining_seconds(), _ALWAYS),
         )
-        rewrite = rewrite._replace(paths=paths)
-        self._fork = Fork(
-            ask.path, rewrite, trail.hops, remaining, self._fork, self._rules.for_writes, here
-        )
+        left = rewrite._replace(paths=paths)
+        stays = self._rules.for_writes
+        self._fork = Fork(ask.path, left, trail.hops, remaining, self._fork, stays, here)
         self._begin(paths[0], hops=trail.hops, hint=self._fork.first(self._rules.hint))
 
     # -- when servers are of no use --------------------------------------------------------
