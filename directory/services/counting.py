@@ -13,10 +13,11 @@ from kdir.v1 import entry_pb2
 from directory.namespace.entry import Directory
 
 if TYPE_CHECKING:
+    from directory.namespace.inheriting import Shown
     from directory.namespace.snapshot import Node
     from directory.services.sight import Sight
 
-__all__ = ["Seen", "fill_seen", "seen_below", "seen_in"]
+__all__ = ["Seen", "fill_seen", "seen_below", "seen_in", "shown_topics"]
 
 
 class Seen(NamedTuple):
@@ -66,6 +67,21 @@ def seen_below(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
         directories += part.containers + allowed
         directories -= whole.directories + 1 if usual else 0
     return Seen(topics, directories)
+
+
+def shown_topics(sight: Sight, relative: tuple[str, ...]) -> Shown | None:
+    """Which topics below a directory may be told of; None = all."""
+    if sight.sees_all_in(relative):
+        return None
+    paths: dict[int, tuple[str, ...] | None] = {}
+
+    def shown(directory_id: int, name: str) -> bool:
+        if directory_id not in paths:
+            paths[directory_id] = sight.snapshot.path_of(directory_id)
+        above = paths[directory_id]
+        return above is not None and sight.sees((*above, name), is_topic=True)
+
+    return shown
 
 
 def fill_seen(sight: Sight, relative: tuple[str, ...], out: entry_pb2.Entry) -> None:

@@ -38,7 +38,7 @@ from directory.namespace.entry import Directory, Topic
 from directory.namespace.ground import Standing, standing
 from directory.namespace.inheriting import Shown
 from directory.namespace.snapshot import Snapshot
-from directory.services.counting import seen_below
+from directory.services.counting import seen_below, shown_topics
 from directory.writer import Written
 
 if TYPE_CHECKING:
@@ -147,17 +147,9 @@ class _Telling:
     @property
     def _shown(self) -> Shown | None:
         """Which topics may be told of."""
-        if self._sees_all or not isinstance(self._was.entry, Directory):
+        if not isinstance(self._was.entry, Directory):
             return None
-        paths: dict[int, tuple[str, ...] | None] = {}
-
-        def shown(directory_id: int, name: str) -> bool:
-            if directory_id not in paths:
-                paths[directory_id] = self._before.path_of(directory_id)
-            above = paths[directory_id]
-            return above is not None and self._sight.sees((*above, name), is_topic=True)
-
-        return shown
+        return shown_topics(self._sight, self._here)
 
     def _kafka_topics(self, out: access_pb2.ChangePlan, *, deletes_in_kafka: bool) -> None:
         found = consequences.removed(

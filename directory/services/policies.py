@@ -43,8 +43,10 @@ from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.topic_configs import same_value
 from directory.services.call import Call
 from directory.services.commands import policy_changes
+from directory.services.counting import shown_topics
 from directory.services.hosting import Hosting
 from directory.services.rpc import Handler, Service
+from directory.services.sight import Sight
 from resolver.errors import (
     AboveCeiling,
     Absent,
@@ -123,7 +125,8 @@ class PolicyService(Service):
         snapshot = self._hosting.read(cluster, request.token, call)
         _refuse_unloaded(cluster, snapshot)
         prefer = Kind.DIRECTORY if request.directory else None
-        prefer = self._hosting.sight(cluster, snapshot, call).find(path, prefer)
+        sight = self._hosting.sight(cluster, snapshot, call)
+        prefer = sight.find(path, prefer)
         node, entry = _found(cluster, snapshot, path, prefer)
         response = policies_pb2.GetEffectivePoliciesResponse(token=cluster.token_of(snapshot))
         own = entry.policies
@@ -131,7 +134,9 @@ class PolicyService(Service):
             changes = policy_changes(request.what_if_mask.paths, request.what_if)
             changed = apply_changes(entry, changes)
             assert isinstance(changed, Directory | Topic)  # noqa: S101 - the kind stays
-            response.topics_changed = _topics_changed(snapshot, node, entry, changed.policies, call)
+            response.topics_changed = _topics_changed(
+                sight, node, entry, changed.policies, call, path.below(cluster.mount)
+            )
             own = replace(changed.policies, stamps=_kept(changed.policies, entry.policies))
         levels = facts.inherited_origins(snapshot)
         levels += path_levels(snapshot, cluster.mount, node.entry_id)
@@ -197,8 +202,14 @@ def _kept(after: Policies, before: Policies) -> Mapping[str, Stamp]:
 
 
 def _topics_changed(
-    snapshot: Snapshot, node: Node, entry: Directory | Topic, after: Policies, call: Call
+    sight: Sight,
+    node: Node,
+    entry: Directory | Topic,
+    after: Policies,
+    call: Call,
+    relative: tuple[str, ...],
 ) -> int:
+    """How many topics would see another value, as far as the caller may know."""
     old, now = set_fields(entry.policies), set_fields(after)
     changed = {
         name
@@ -214,7 +225,8 @@ def _topics_changed(
         call.check()
         return True
 
-    return inheriting(snapshot, node.entry_id, frozenset(changed), Budget(go_on)).topics
+    shown, names = shown_topics(sight, relative), frozenset(changed)
+    return inheriting(sight.snapshot, node.entry_id, names, Budget(go_on), shown).topics
 
 
 def _observed(topic: Topic) -> Mapping[str, str]:

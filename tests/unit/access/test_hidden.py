@@ -325,3 +325,9 @@ def test_A12_a_plan_counts_only_what_is_seen(la: House) -> None:
         topics = 3 if who == ADMIN else 1
         assert [one.topic_count for one in plan.policies] == [topics]
         assert plan.entries.topics == topics
+        what_if = policies_pb2.GetEffectivePoliciesRequest(
+            path="/la/p",
+            what_if=policies_pb2.Policies(owner="x"),
+            what_if_mask=FieldMask(paths=[CONFIG]),
+        )
+        assert la.ask(who, "GetEffectivePolicies", what_if).topics_changed == topics
