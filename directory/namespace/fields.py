@@ -260,6 +260,10 @@ def _with_key(
             _check(field, _TRUTH, value)
     elif value is not None and value is not CLEARED:
         _check(field, _TEXT, value)
+    # What stands there may be of a newer Kafka, and goes; what does not is a slip of the pen.
+    goes = (value is None or value is CLEARED) and key not in before
+    if goes and name == "topic_config" and (problem := topic_configs.unknown(key)):
+        raise InvalidArgument(f"{field}: {problem}", field=field)
     after = {k: v for k, v in before.items() if k != key}
     if value is not None:
         after[key] = None if value is CLEARED else value

@@ -24,7 +24,7 @@ from resolver.definitions import (
     truth,
 )
 
-__all__ = ["NAMES", "conflict_in", "deletes_data", "problem_with", "same_value"]
+__all__ = ["NAMES", "conflict_in", "deletes_data", "problem_with", "same_value", "unknown"]
 
 _VENDORS: Final = ("confluent.", "redpanda.")
 """Configs of such names are their vendors': any text is taken."""
@@ -91,13 +91,18 @@ def problem_with(name: str, value: str) -> str:
     """
     definition = _DEFINITIONS.get(name)
     if definition is None:
-        if name.startswith(_VENDORS):
-            return ""
-        near = nearest(name, _DEFINITIONS)
-        return f"Kafka has no topic config {name!r}; did you mean {near}?"
+        return unknown(name)
     if definition.fits(value):
         return ""
     return f"found {value!r}; {definition.wanted} would be right"
+
+
+def unknown(name: str) -> str:
+    """That Kafka has no such config, with the nearest that it has; empty = it has, or may have."""
+    if name in _DEFINITIONS or name.startswith(_VENDORS):
+        return ""
+    near = nearest(name, _DEFINITIONS)
+    return f"Kafka has no topic config {name!r}; did you mean {near}?"
 
 
 def conflict_in(configs: Mapping[str, str | None]) -> str:

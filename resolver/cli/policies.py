@@ -87,9 +87,13 @@ def field_of(key: str, verb: str) -> Field:
     if dot and group and rest:
         # Every topic config of Kafka's but `preallocate` has a dot in its name, ours have none.
         return Field(f"policies.topic_config.{key}", "topic_config", key)
+    if key in _MAPS:
+        raise UsageError(f"{key!r} has keys of its own: {key}.KEY was expected", verb=verb)
     import difflib
 
-    known = [*_TEXTS, *_NUMBERS, *_FLAGS, *_OTHERS, "tags.KEY", "producer.KEY", "consumer.KEY"]
+    from resolver.cli.words import KEYS
+
+    known = [f"{name}KEY" if name.endswith(".") else name for name in KEYS]
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise UsageError(f"{key!r} is no key that could be set{hint}", verb=verb)

@@ -187,7 +187,7 @@ def test_partitions_only_grow(cluster: Cluster) -> None:
     [
         ("/la/d", {}),
         ("/la/d", {"policies.owner": None, "directory.closed": False}),
-        ("/la/d", {"policies.topic_config.x": None}),
+        ("/la/d", {"policies.topic_config.flush.ms": None}),
         ("/la/d/t", {"topic.partitions": 4}),
         ("/la/l", {"link.targets": (path("/ny"),)}),
         ("/la/m", {"mount.cluster": ""}),
@@ -267,6 +267,14 @@ def test_wrong_values_name_the_field_and_what_would_be_right(
     cluster: Cluster, text: str, field: str, value: object, words: str
 ) -> None:
     refused(cluster, update(text, {field: value}), InvalidArgument, words)
+
+
+def test_unsetting_a_config_that_nobody_knows_and_nobody_set_names_the_nearest(
+    cluster: Cluster,
+) -> None:
+    for value in (None, CLEARED):
+        changes: dict[str, object] = {"policies.topic_config.retention.mss": value}
+        refused(cluster, update("/la/d", changes), InvalidArgument, "did you mean retention.ms")
 
 
 def test_one_bad_field_changes_nothing(cluster: Cluster) -> None:
