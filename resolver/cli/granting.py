@@ -222,6 +222,7 @@ VERBS: Final = (
             ("kdir grant alice read /la/tracking/search", "consume there and below"),
             ("kdir grant alice read /la/tracking/search --group 'search-*'", "with such groups"),
             ("kdir grant bob all /la/tracking/secret --deny", "never, whatever is allowed above"),
+            ("kdir grant '*' read /la/tracking --plan", "say who would gain what, and where"),
         ),
     ),
     Verb(

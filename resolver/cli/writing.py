@@ -401,6 +401,10 @@ VERBS: Final = (
             ("kdir mv /la/tracking/clicks /la/tracking/search/clicks", "give a topic its place"),
             ("kdir mv --leave-link /la/tracking/ads /la/tracking/adverts", "old paths go on"),
             ("kdir mv /la/tracking/clicks /la/tracking/search/", "into a directory"),
+            (
+                "kdir mv /la/tracking/ads /la/public/ads --plan",
+                "say who gains and who loses, and what else would hold there",
+            ),
         ),
     ),
     Verb(
