@@ -38,7 +38,7 @@ _SAMPLE: Final = 50
 _LOOKED_AT: Final = 20
 _LOOK_SECONDS: Final = 0.1
 _TURNS: Final = 3
-_PATIENCE_SECONDS: Final = 240
+_PATIENCE_SECONDS: Final = 900
 _ORDINARY_GOAL_SECONDS: Final = 5
 _JAVA: Final = ("-XX:TieredStopAtLevel=4", "-Xmx1g", "-Xms1g")
 _NAMES: Final = [f"d{number // _ORDINARY:03}.t{number:05}" for number in range(_TOPICS)]

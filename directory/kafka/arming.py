@@ -49,6 +49,8 @@ PARTITIONS: Final = "partitions"
 _CONTESTED: Final = 3
 """So often somebody puts a value back until it is left to him (DESIGN §6)."""
 _HASH_DIGITS: Final = 12
+_WORD: Final = CONFIGS.encode()
+"""Stands in every record that says whether configs are managed."""
 _NAMED: Final = 3
 
 
@@ -155,7 +157,9 @@ def subjects(
         segments, node, outer, armed = stack.pop()
         outer = inherit(outer, node.directory.policies)
         armed = _says(node.directory, armed, assume)
-        for name in node.topics:
+        for name, record in node.topics.items():
+            if not (armed or assume) and _WORD not in record:
+                continue  # it says nothing of it: not read, among a million that are not armed
             one = _subject(snapshot, segments, node, name, outer, armed, assume)
             if one is not None:
                 yield one

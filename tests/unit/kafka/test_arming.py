@@ -31,7 +31,7 @@ from directory.namespace.command import (
     Observed,
     UpdateEntry,
 )
-from directory.namespace.entry import ROOT_ID, Policies
+from directory.namespace.entry import ROOT_ID, Policies, Topic
 from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.topic_configs import deletes_data
@@ -108,6 +108,24 @@ def test_the_nearest_word_of_the_own_cluster_arms() -> None:
     above = (Policies(manage=MappingProxyType({"configs": True})),)
     assert armed_at(cluster, above) == ["/la/d/a"]
     assert armed_at(cluster, assume=ROOT_ID) == ["/la/c", "/la/d/a"]
+
+
+def test_a_topic_is_armed_by_itself_and_those_that_say_nothing_are_not_even_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    cluster.do(*(adopted(name, "d", name) for name in ("a", "b", "c", "configs")))
+    put(cluster, "/la/d/b", manage__configs=True)
+    read: list[str] = []
+    topic = Snapshot.topic
+
+    def noted(snapshot: Snapshot, parent_id: int, name: str) -> Topic | None:
+        read.append(name)
+        return topic(snapshot, parent_id, name)
+
+    monkeypatch.setattr(Snapshot, "topic", noted)
+    assert armed_at(cluster) == ["/la/d/b"]
+    assert read == ["b", "configs"]
 
 
 def test_a_subject_has_what_is_inherited_from_above_the_mount_and_its_own() -> None:
