@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,12 +26,14 @@ from confluent_kafka.admin import (
 )
 
 from deploy.local.kafka import KafkaBroker
+from deploy.local.kafka_users import TlsUsers
 from resolver import Resolver
 from resolver.errors import PermissionDenied
 from resolver.kafka import Consumer as PathConsumer
 from resolver.kafka import Producer as PathProducer
 from tests.command_line import Ran, run
 from tests.federation import Server
+from tests.identities import Authority
 
 OK: Final = "OK"
 NO_TOPIC: Final = "TOPIC_AUTHORIZATION_FAILED"
@@ -229,11 +231,21 @@ def credentials(broker: KafkaBroker, user: str, file: Path) -> Path:
     return file
 
 
-def secured(broker: KafkaBroker, folder: Path, **more: Any) -> dict[str, Any]:
-    """The [kafka] of a server's config, with which it comes in as kdir and may push ACLs."""
+def certified(folder: Path, *names: str, super_users: Sequence[str] = ("admin",)) -> TlsUsers:
+    """Users by certificates that are made on the spot."""
+    authority = Authority(folder)
+    pairs = {}
+    for name in names:
+        issued = authority.issue(name, addresses=["127.0.0.1"])
+        pairs[name] = (issued.files["cert"], issued.files["key"])
+    return TlsUsers(authority.file, pairs, super_users=super_users)
+
+
+def secured(broker: KafkaBroker, folder: Path, user: str = "kdir", **more: Any) -> dict[str, Any]:
+    """The [kafka] of a server's config, with which it comes in as this user and may push ACLs."""
     return {
         "bootstrap": [broker.bootstrap],
-        "properties_file": str(credentials(broker, "kdir", folder / "kafka.properties")),
+        "properties_file": str(credentials(broker, user, folder / "kafka.properties")),
         "ceiling": ["create", "delete", "acls"],
         "split_on": ".",
         "sweep_seconds": 1,
@@ -295,6 +307,19 @@ def acl(
         "*",
         AclOperation[operation],
         AclPermissionType.DENY if deny else AclPermissionType.ALLOW,
+    )
+
+
+def on_cluster(principal: str, operation: str) -> AclBinding:
+    """An ACL on the Kafka as such."""
+    return AclBinding(
+        ResourceType.BROKER,
+        "kafka-cluster",
+        ResourcePatternType.LITERAL,
+        f"User:{principal}",
+        "*",
+        AclOperation[operation],
+        AclPermissionType.ALLOW,
     )
 
 

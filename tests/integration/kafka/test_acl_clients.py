@@ -26,11 +26,12 @@ from tests.kafka_clients import (
     credentials,
     kdir,
     kdir_process,
+    on_cluster,
     plan_of,
     secured,
 )
 
-USERS = SaslUsers(["alice", "bob", "carol"], super_users=("admin", "kdir"))
+USERS = SaslUsers(["alice", "bob", "carol", "keeper"], super_users=("admin", "kdir"))
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +273,22 @@ def test_what_others_made_is_left_alone_and_told(kafka: Guarded, server: Server)
     assert kafka.writes("alice", "search.clicks"), "by somebody else's word"
 
 
+def test_a_group_that_two_directories_grant_is_lost_with_the_last_of_them(
+    kafka: Guarded, server: Server
+) -> None:
+    own = {"GROUP team- PREFIXED User:alice ALLOW READ *"}
+    for path in ("/la/search", "/la/other"):
+        kdir(server, "grant", "alice", "read", path, "--group", "team-*")
+        armed(server, path)
+    eventually(lambda: kafka.acls("team-") == own)
+    kdir(server, "revoke", "alice", "read", "/la/other", "--group", "team-*")
+    kdir(server, "grant", "bob", "write", "/la/other")
+    eventually(lambda: kafka.writes("bob", "other.raw"))  # what came later is done
+    assert kafka.acls("team-") == own
+    kdir(server, "rm", "-r", "/la/search")
+    eventually(lambda: kafka.acls("team-") == set())
+
+
 def test_what_is_no_longer_armed_is_taken_back_and_nothing_is_pushed_any_more(
     kafka: Guarded, server: Server
 ) -> None:
@@ -311,3 +328,25 @@ def test_what_was_revoked_while_nobody_could_hear_it_is_lost_afterwards(
             }
         )
     )
+
+
+def test_a_kdir_that_is_no_super_user_needs_what_the_docs_say(
+    kafka: Guarded, federation: Federation, tmp_path: Path
+) -> None:
+    kafka.create("search.clicks")
+    kafka.put(*(acl("keeper", one, "*") for one in ("DESCRIBE", "DESCRIBE_CONFIGS", "CREATE")))
+    server = federation.start("/la", kafka=secured(kafka.broker, tmp_path, "keeper"))
+    eventually(lambda: server.status().topic_count == 1)
+    kdir(server, "grant", "alice", "write", "/la/search")
+    refused = kdir(server, "arm", "/la/search", "--aspect", "acls", code=5)
+    assert "needs DESCRIBE and ALTER on the cluster" in refused.err
+    kafka.put(*(on_cluster("keeper", one) for one in ("DESCRIBE", "DESCRIBE_CONFIGS")))
+    eventually(lambda: bool(plan_of(server, "/la/search")))
+    refused = armed(server, "/la/search", code=3)
+    assert "authorization failed" in (refused.out + refused.err).lower()
+    assert kafka.acls("search.clicks") == set()
+    kafka.put(on_cluster("keeper", "ALTER"))
+    armed(server, "/la/search")
+    eventually(lambda: kafka.writes("alice", "search.clicks"))
+    kdir(server, "create", "/la/search/later")
+    eventually(lambda: kafka.writes("alice", "search.later"))

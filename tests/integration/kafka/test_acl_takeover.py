@@ -1,6 +1,6 @@
 """ACLs where brokers leave open what has none: the first one closes, and is made only when asked.
 
-Also other ways in: users by certificate, and a kdir that is no super user.
+Also another way in: users by certificate.
 """
 
 from __future__ import annotations
@@ -11,18 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
 
 from deploy.local.kafka import KafkaBroker
-from deploy.local.kafka_users import SaslUsers, TlsUsers
+from deploy.local.kafka_users import SaslUsers
 from tests.federation import Federation, Server, eventually
-from tests.identities import Authority
 from tests.kafka_clients import (
     NO_TOPIC,
     OK,
@@ -30,6 +22,7 @@ from tests.kafka_clients import (
     Guarded,
     acl,
     armed,
+    certified,
     kdir,
     plan_of,
     secured,
@@ -138,18 +131,10 @@ def test_what_has_an_acl_already_needs_no_takeover(kafka: Guarded, server: Serve
     assert kafka.writes("bob", "search.clicks")
 
 
-# -- other ways in ---------------------------------------------------------------------------------
-
-
 def test_users_by_certificate(
     kafka_brokers: Callable[..., KafkaBroker], federation: Federation, tmp_path: Path
 ) -> None:
-    authority = Authority(tmp_path / "ca")
-    pairs = {}
-    for name in ("admin", "kdir", "alice", "bob"):
-        issued = authority.issue(name, addresses=["127.0.0.1"])
-        pairs[name] = (issued.files["cert"], issued.files["key"])
-    users = TlsUsers(authority.file, pairs, super_users=("admin", "kdir"))
+    users = certified(tmp_path, "admin", "kdir", "alice", "bob", super_users=("admin", "kdir"))
     with kafka_brokers(users=users) as broker:
         kafka = Guarded(broker)
         kafka.create("search.clicks")
@@ -162,42 +147,6 @@ def test_users_by_certificate(
         assert "denies this user WRITE" in path.produce("bob", "/la/search/clicks")
         kdir(server, "revoke", "alice", "write", "/la/search")
         eventually(lambda: "denies this" in path.produce("alice", "/la/search/clicks"))
-
-
-def test_a_kdir_that_is_no_super_user_needs_what_the_docs_say(
-    kafka_brokers: Callable[..., KafkaBroker], federation: Federation, tmp_path: Path
-) -> None:
-    with kafka_brokers(users=SaslUsers(["alice", "kdir"])) as broker:
-        kafka = Guarded(broker)
-        kafka.create("search.clicks")
-        kafka.put(*(acl("kdir", one, "*") for one in ("DESCRIBE", "DESCRIBE_CONFIGS", "CREATE")))
-        server = federation.start("/la", kafka=secured(broker, tmp_path))
-        eventually(lambda: server.status().topic_count == 1)
-        kdir(server, "grant", "alice", "write", "/la/search")
-        arm = ("arm", "/la/search", "--aspect", "acls")
-        refused = kdir(server, *arm, code=5)
-        assert "needs DESCRIBE and ALTER on the cluster" in refused.err
-        kafka.put(_on_cluster("DESCRIBE"), _on_cluster("DESCRIBE_CONFIGS"))
-        eventually(lambda: bool(plan_of(server, "/la/search")))
-        refused = armed(server, "/la/search", code=3)
-        assert "authorization failed" in (refused.out + refused.err).lower()
-        kafka.put(_on_cluster("ALTER"))
-        armed(server, "/la/search")
-        eventually(lambda: kafka.writes("alice", "search.clicks"))
-        kdir(server, "create", "/la/search/later")
-        eventually(lambda: kafka.writes("alice", "search.later"))
-
-
-def _on_cluster(operation: str) -> AclBinding:
-    return AclBinding(
-        ResourceType.BROKER,
-        "kafka-cluster",
-        ResourcePatternType.LITERAL,
-        "User:kdir",
-        "*",
-        AclOperation[operation],
-        AclPermissionType.ALLOW,
-    )
 
 
 @contextmanager

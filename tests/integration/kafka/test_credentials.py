@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from deploy.local.kafka_users import SaslUsers, TlsUsers
+from deploy.local.kafka_users import SaslUsers
 from directory.kafka.admin import ConfluentAdmin
 from resolver import Resolver
 from tests.command_line import run
 from tests.federation import Federation, Server, eventually
-from tests.identities import Authority
 from tests.reconciling import make
 from tests.server_command import serve
 
@@ -121,22 +120,3 @@ def test_a_password_that_is_wrong_is_said_and_put_right_without_a_restart(
     eventually(lambda: server.status().topic_count == 1)
     server.restart()
     eventually(lambda: server.status().kafka.reachable)
-
-
-def test_a_server_comes_in_by_certificate(
-    kafka_brokers: Callable[..., KafkaBroker], federation: Federation, tmp_path: Path
-) -> None:
-    authority = Authority(tmp_path / "ca")
-    pairs = {
-        name: (issued.files["cert"], issued.files["key"])
-        for name in ("admin", "kdir")
-        for issued in [authority.issue(name, addresses=["127.0.0.1"])]
-    }
-    users = TlsUsers(authority.file, pairs, super_users=("admin", "kdir"))
-    with kafka_brokers(users=users) as broker:
-        make(ConfluentAdmin([broker.bootstrap], properties=broker.client()), "a")
-        properties = broker.client("kdir")
-        del properties["bootstrap.servers"]
-        server = start(federation, broker, properties=properties)
-        eventually(lambda: server.status().topic_count == 1)
-        assert told(server) == [("default", "SSL", "")]
