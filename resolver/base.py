@@ -63,7 +63,7 @@ class BaseResolver:
             servers: ``host:port`` of the directory servers to begin with, all alike; a list or one
                 text with commas. Any cluster's will do: the nearest are best.
             timeout_seconds: of each verb, all its calls together, unless the call says otherwise.
-            max_entries: answers that are remembered.
+            max_entries: answers that are remembered; 0: none, only where mounts are.
             max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
                 cannot be asked; 0 = never.
             recursive: let the servers walk on in one's name.

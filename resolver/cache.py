@@ -91,13 +91,13 @@ class Cache:
         max_entries: int = DEFAULT_ENTRIES,
         principal: str = "",
     ) -> None:
-        if max_entries < 1:
-            raise ValueError("max_entries: at least 1 would be right")
+        if max_entries < 0:
+            raise ValueError("max_entries: 0 or more would be right")
         self.principal = principal
         self.answers: dict[Hashable, Kept] = {}
         self._clock = clock
         self._max_entries = max_entries
-        self._max_referrals = max(64, max_entries // 10)
+        self._max_referrals = max(64, (max_entries or DEFAULT_ENTRIES) // 10)
         self._lock = threading.Lock()
         self._aliases: dict[str, set[Hashable]] = {}
         """Keys of answers by a canonical path that is not itself the key: changes name that."""
@@ -108,6 +108,8 @@ class Cache:
 
     def keep(self, key: Hashable, kept: Kept) -> None:
         """Remember an answer in the place of what was known."""
+        if not self._max_entries:
+            return
         canonical = str(kept.canonical)
         with self._lock:
             self._remove(key)  # to the young end

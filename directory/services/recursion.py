@@ -3,8 +3,8 @@
 Uses the client's own resolver, so that there is one walk and one set of checks; questions to this
 very server are answered in place. Others are asked with the caller's own token, never with this
 server's rights: a caller who is known by its certificate alone cannot be spoken for. Answers got
-for one caller are not given to another. Refuses to take more than half of the threads that answer
-calls.
+for one caller are not given to another, nor to the same one later. Refuses to walk for more at a
+time than there are threads for answers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from resolver.transport import GrpcTransport, Method, Stream
 __all__ = ["Recursion"]
 
 _MOST_CALLERS: Final = 64
-_MOST_ENTRIES: Final = 20_000
 _KINDS: Final = {0: "", 1: "directory", 2: "topic", 3: "link", 4: "mount"}
 
 
@@ -188,13 +187,15 @@ class Recursion:
             self._places.release()
 
     def _resolver_of(self, call: Call) -> Resolver:
-        """One for each caller: what it remembers is what that caller was told."""
+        """One for each caller: it remembers where that caller was referred to, and no answer. Who
+        owns a path is asked each time, so that a right that was taken is felt at once (N5).
+        """
         caller = _Caller.of(call)
         with self._lock:
             found = self._resolvers.get(caller)
             if found is None:
                 way = _OwnFirst(caller, self._own, self._handlers, self._others)
-                found = Resolver(self._own(), transport=way, max_entries=_MOST_ENTRIES)
+                found = Resolver(self._own(), transport=way, max_entries=0)
                 self._resolvers[caller] = found
                 while len(self._resolvers) > _MOST_CALLERS:
                     self._resolvers.popitem(last=False)  # those under way end with it

@@ -176,6 +176,20 @@ def test_memory_is_bounded(directory: MemoryDirectory) -> None:
     assert asked(directory) == 1
 
 
+def test_without_a_memory_each_answer_is_asked_for_where_it_was_last(
+    directory: MemoryDirectory,
+) -> None:
+    resolver = directory.resolver("/la/tracking", max_entries=0)
+    assert resolver.resolve(CLICKS).path == CLICKS
+    asked(directory)
+    assert resolver.resolve(CLICKS).path == CLICKS
+    assert asked(directory) == 1
+    directory.remove(CLICKS)
+    with pytest.raises(errors.Absent):
+        resolver.resolve(CLICKS)
+    assert not resolver._cache.answers
+
+
 def test_forget(directory: MemoryDirectory) -> None:
     resolver = directory.resolver("/la/tracking")
     resolver.resolve(CLICKS)
