@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from directory.kafka.arming import Found, KafkaCall, Subject, is_armed, judge, subject_at
+from directory.kafka.growing import Room
 from directory.kafka.pushed import armed_anywhere, pushed_of
 from directory.kafka.settings import CONFIGS
 from directory.namespace.budget import Budget
@@ -47,6 +48,7 @@ def config_calls(
     """
     if not armed_anywhere(after.snapshot, CONFIGS):
         return
+    room = Room(after.snapshot, after.mount)
     for place in _places(after, budget):
         is_shown = shown is None or shown(*place)
         now = after.subject(place) if is_shown else None
@@ -55,7 +57,8 @@ def config_calls(
         is_entry = isinstance(after.standing.entry, Topic)
         was = before.subject(_place(before.standing) if is_entry else place)
         known = set(_calls(before.snapshot, was))
-        yield from (call for call in _calls(after.snapshot, now) if call not in known)
+        news = (call for call in _calls(after.snapshot, now) if call not in known)
+        yield from room.possible(now, news)
 
 
 def _calls(snapshot: Snapshot, subject: Subject | None) -> tuple[KafkaCall, ...]:

@@ -75,6 +75,15 @@ def test_set_and_mv_say_what_kafka_is_asked_where_it_is_armed_and_nowhere_else(l
     assert asked(plan_mv(la, "/la/armed/u", "/la/a/u")) == []
 
 
+def test_growth_that_quotas_leave_no_room_for_is_not_asked(la: House) -> None:
+    la.ask(ADMIN, "UpdateEntry", setting("/la/armed", plan=False, max_partitions=3))
+    grown = ("CreatePartitions", "armed.u", "partitions", "1", "3")
+    assert asked(plan_set(la, "/la/armed", partitions=3)) == [grown]
+    assert asked(plan_set(la, "/la/armed", partitions=4)) == []
+    wider = plan_set(la, "/la/armed", partitions=4, max_partitions=4)
+    assert [call[4] for call in asked(wider)] == ["4"]
+
+
 def test_grants_and_moves_say_which_acls_follow_and_rm_what_goes(la: House) -> None:
     plan = plan_grant(la, "bob", "read,-write", "/la/armed")
     assert [
