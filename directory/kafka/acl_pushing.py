@@ -36,7 +36,7 @@ from directory.namespace.snapshot import Container, Snapshot
 from directory.namespace.tree import ROOT_KEY
 from directory.store.base import Put, Write
 from directory.store.replica import Applied
-from resolver.errors import KafkaRefused, NotReady
+from resolver.errors import Internal, KafkaRefused, NotReady
 from resolver.path import Path
 
 __all__ = ["AclPusher"]
@@ -261,6 +261,10 @@ class AclPusher:
         """What is to be done now; None where that cannot be said."""
         started, mount = self._clock(), self._mount()
         survey = self._survey(snapshot)
+        for resource in survey.unreadable:
+            _log.error(
+                "%s: ACLs of %s are left alone: their record is unreadable", self._cluster, resource
+            )
         basis = basis_of(snapshot, mount)
         self._take_releases(snapshot, mount, basis)
         guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis
@@ -380,9 +384,11 @@ def matters(applied: Applied, write: Write) -> bool:
         before = applied.before.container(parent_id, name)
         after = applied.after.container(parent_id, name)
         return _of_directory(before) != _of_directory(after)
-    return _of_topic(applied.before.topic(parent_id, name)) != _of_topic(
-        applied.after.topic(parent_id, name)
-    )
+    try:
+        was, is_now = (one.topic(parent_id, name) for one in (applied.before, applied.after))
+    except Internal:
+        return True
+    return _of_topic(was) != _of_topic(is_now)
 
 
 def _of_directory(entry: Container | None) -> object:

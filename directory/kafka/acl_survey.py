@@ -87,6 +87,11 @@ class AclSurvey:
         self._kept = dict(kept_rows(snapshot))
 
     @property
+    def unreadable(self) -> list[Resource]:
+        """Those whose records cannot be read: what is ours there is not known."""
+        return [resource for resource, kept in self._kept.items() if kept is None]
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do, whatever Kafka has."""
         return not self._kept and not self.wishes.by_resource
@@ -107,10 +112,10 @@ class AclSurvey:
         wish = self.wishes.by_resource.get(resource)
         kept = self._kept.get(resource, Kept())
         if kept is None:
-            return None  # it cannot be read: what is ours there is not known
+            return None
         keeps_closed = wish is not None
         if resource.kind is ResourceKind.TOPIC:
-            if wish is None and self._goes_on(resource):
+            if wish is None and (not self.wishes.topics_known or self._goes_on(resource)):
                 return None
         else:
             if wish is None and not self.wishes.patterns_known:

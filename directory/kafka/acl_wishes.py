@@ -18,7 +18,9 @@ from directory.kafka.acls import Level, are_unreadable, pattern_acls, topic_acls
 from directory.kafka.pushed import Mark, marks
 from directory.kafka.settings import ACLS
 from directory.namespace.entry import Directory, Provision, Topic
+from directory.namespace.keys import ENTRY
 from directory.namespace.snapshot import Node, Snapshot
+from resolver.errors import Internal
 from resolver.path import Path
 
 __all__ = ["Start", "Wish", "Wishes", "armed_starts", "start_of", "wishes"]
@@ -52,6 +54,10 @@ class Wishes:
 
     by_resource: Mapping[Resource, Wish]
     anything_armed: bool = False
+    topics_known: bool = True
+    """Not where the record of an entry cannot be read: what is not wished of topics may be wished
+    there.
+    """
     patterns_known: bool = True
     """Not where grants of an armed directory, or above one, cannot be read: what is not wished of
     groups and transactional ids may be wished there.
@@ -123,7 +129,7 @@ class _Walk:
         self._topics: dict[Resource, Wish] = {}
         self._patterns: dict[Resource, set[Acl]] = {}
         self._paths: dict[Resource, Path] = {}
-        self._patterns_known = True
+        self._topics_known = self._patterns_known = True
         self._armed = False
         self._seen: set[int] = set()
 
@@ -132,8 +138,13 @@ class _Walk:
             (resource, Wish(frozenset(acls), self._paths[resource]))
             for resource, acls in self._patterns.items()
         )
+        # A record that cannot be read may be that of an armed entry, and of what stands in it.
+        readable = not any(key.startswith(ENTRY) for key in self._snapshot.quarantined)
         return Wishes(
-            dict(chain(self._topics.items(), patterns)), self._armed, self._patterns_known
+            dict(chain(self._topics.items(), patterns)),
+            self._armed,
+            self._topics_known and readable,
+            self._patterns_known and readable,
         )
 
     def go(self, start: Start) -> None:
@@ -206,7 +217,11 @@ class _Walk:
         *,
         alone: bool = False,
     ) -> None:
-        topic = self._snapshot.topic(step.node.entry_id, name)
+        try:
+            topic = self._snapshot.topic(step.node.entry_id, name)
+        except Internal:
+            self._topics_known = False
+            return
         if topic is None or not self._says(topic, armed):
             return
         self._armed = True

@@ -14,17 +14,18 @@ from directory.federation import facts
 from directory.grant_messages import grant_to_proto
 from directory.kafka.acl import CLOSED, Binding
 from directory.kafka.acl_drift import acl_state, acl_states_below
-from directory.kafka.acl_records import acl_counts
+from directory.kafka.acl_records import ACL_BASIS, ACL_ROWS, acl_counts
 from directory.kafka.contract import AclView, Outcome, Refused, Still, Unknown, Wish, always
 from directory.namespace.command import DeleteEntry, MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
-from directory.namespace.keys import LEVEL, grants_key
+from directory.namespace.keys import LEVEL, entry_key, grants_key
 from directory.store.base import Put
 from resolver.errors import EtagMismatch, KafkaRefused, LimitExceeded, NotReady
 from tests.acls import FakeAcls, arm, disarm, grant, grant_of, on, plan, planned, revoke
 from tests.large import FakeKafka
 from tests.reconciling import MOUNT, World, world
 
+SPOILED = b"\xff\xff"
 CEILING = frozenset({"create", "delete", "acls"})
 
 
@@ -655,11 +656,56 @@ def test_an_allow_that_no_parent_confirms_ends_in_kafka_too(
         assert kafka.bindings == everything
 
 
+def test_what_a_restore_brings_back_is_not_mended(tmp_path: FilePath, kafka: Kafka) -> None:
+    """An old backup says granted, and done, of what was revoked since."""
+    with started(tmp_path, kafka, mend=True) as here:
+        grant(here, "search/clicks", "allow alice read")
+        arm(here, "search")
+        kafka.bindings.clear()
+        here.now += 60
+        here.writer.put_facts([Put(ACL_BASIS, b"of another life")])
+        here.sweep()
+        here.settle()
+        assert not kafka.bindings
+        here.now += 60
+        here.sweep()
+        here.settle()
+        assert not kafka.bindings
+        assert counts(here) == (0, 1, 0, 1)
+        assert arm(here, "search").calls_made == 1
+        assert kafka.bindings == on(CLICKS, "allow alice read")
+
+
+def test_a_topic_that_cannot_be_read_keeps_what_it_has(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    before = set(kafka.bindings)
+    snapshot = here.replica.snapshot
+    parent = snapshot.find_directory(["search"])
+    assert parent is not None
+    here.writer.put_facts([Put(entry_key(parent, Kind.TOPIC, "clicks"), SPOILED)])
+    grant(here, "search", "allow bob read")
+    for _ in range(4):
+        here.reconciler.step()
+        here.now += 30
+    assert before <= kafka.bindings
+    assert on(VIEWS, "allow bob read") <= kafka.bindings
+
+
+def test_a_record_of_ours_that_cannot_be_read_is_left_alone(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    here.writer.put_facts([Put(ACL_ROWS + b"tl/search.clicks", b"{")])
+    revoke(here, "search", "allow alice read")
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow alice read")
+
+
 def test_grants_that_cannot_be_read_change_nothing(here: World, kafka: Kafka) -> None:
     grant(here, "search", "allow alice read", "allow alice read group g")
     arm(here, "search")
     before = set(kafka.bindings)
-    here.writer.put_facts([Put(grants_key(ROOT_ID, Kind.DIRECTORY, "search"), b"\xff\xff")])
+    here.writer.put_facts([Put(grants_key(ROOT_ID, Kind.DIRECTORY, "search"), SPOILED)])
     here.sweep()
     here.settle()
     assert kafka.bindings == before
