@@ -134,7 +134,11 @@ def test_the_command_line_grants_checks_and_revokes(
 
     search = "/la/tracking/search"
     planned = kdir("admin", f"grant bob read,alter {search} --plan")
-    assert (planned.code, len(planned.lines)) == (0, 2)
+    assert (planned.code, [line.split()[0] for line in planned.lines]) == (
+        0,
+        ["ALLOW", "ALLOW", "access"],
+    )
+    assert planned.lines[2].split("\t")[1:4] == ["User:bob", "*", "READ,ALTER,DESCRIBE"]
     assert kdir("admin", f"check bob read {search}").code == 4
     given = kdir("admin", f"grant bob read,alter {search}")
     assert "ALLOW User:bob READ TOPIC from *" in given.lines
