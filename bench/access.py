@@ -215,16 +215,17 @@ def _first_questions() -> Row:
     took = []
     for number in range(_CALLERS):
         caller = Caller(f"User:team-{number}", "10.0.0.1")
-        began = time.perf_counter()
+        # By the thread's own time: the hundredth worst would else be the machine's other work.
+        began = time.thread_time()
         found = access.authorize_any(caller, Operation.READ)
-        took.append(time.perf_counter() - began)
+        took.append(time.thread_time() - began)
         if number % 50 == 0 and found is not _scanned(granted, caller):
             raise AssertionError(f"{caller} was told {found}")
     took.sort()
     return at_most(
         "the first authorize_any of each of 1,000 callers, 100,000 grants, p99",
         took[int(len(took) * 0.99) - 1] * 1000,
-        "ms",
+        "CPU ms",
         "limit",
         1,
         1,
