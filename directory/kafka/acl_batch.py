@@ -16,7 +16,7 @@ from typing import Final, assert_never
 
 from directory.authorization.grant import Permission
 from directory.kafka.acl import Acl, Binding, Resource
-from directory.kafka.acl_judging import AclVerdict, acl_calls_hash
+from directory.kafka.acl_judging import CALL_ORDER, AclVerdict, acl_calls_hash
 from directory.kafka.commits import TopicCommits
 from directory.kafka.contract import AlreadySo, Done, KafkaAdmin, Outcome, Refused, Unknown
 
@@ -106,8 +106,16 @@ class AclBatch:
 
         outcomes: dict[Binding, Outcome] = {}
         try:
-            for stage in _STAGES:
-                stage(asks, outcomes, admin, still)
+            for (adding, permission), is_ready in zip(CALL_ORDER, _READY, strict=True):
+                chosen = [
+                    Binding(one.resource, acl)
+                    for one in asks
+                    if is_ready(one, outcomes)
+                    for acl in (one.add if adding else one.remove)
+                    if acl.permission is permission
+                ]
+                ask = admin.add_acls if adding else admin.remove_acls
+                outcomes.update(ask(chosen, still) if chosen else {})
         except _LookedTooLongAgo:
             _log.warning("%s: %d ACL resources are looked at again", self._cluster, len(asks))
         finally:
@@ -158,72 +166,32 @@ class _LookedTooLongAgo(Exception):
     """Somebody may have changed ACLs since."""
 
 
-# -- the stages, in their order ----------------------------------------------------------------
+# -- whether a resource is ready for each of the calls, in their order -----------------------------
 
 
-_Asks = Sequence[AclVerdict]
 _Outcomes = dict[Binding, Outcome]
 
 
-def _add_denies(
-    asks: _Asks, outcomes: _Outcomes, admin: KafkaAdmin, still: Callable[[], None]
-) -> None:
-    chosen = _chosen(asks, lambda one: one.add, Permission.DENY)
-    if chosen:
-        outcomes.update(admin.add_acls(chosen, still))
+def _always(_: AclVerdict, __: _Outcomes) -> bool:
+    return True
 
 
-def _add_allows(
-    asks: _Asks, outcomes: _Outcomes, admin: KafkaAdmin, still: Callable[[], None]
-) -> None:
-    ready = [one for one in asks if _all_done(one, outcomes, one.add, Permission.DENY)]
-    chosen = _chosen(ready, lambda one: one.add, Permission.ALLOW)
-    if chosen:
-        outcomes.update(admin.add_acls(chosen, still))
+def _has_denies(verdict: AclVerdict, outcomes: _Outcomes) -> bool:
+    return _all_done(verdict, outcomes, verdict.add, Permission.DENY)
 
 
-def _remove_allows(
-    asks: _Asks, outcomes: _Outcomes, admin: KafkaAdmin, still: Callable[[], None]
-) -> None:
+def _has_something_left(verdict: AclVerdict, outcomes: _Outcomes) -> bool:
     # A resource that would lose its last ACL may be open to all then.
-    ready = [
-        one
-        for one in asks
-        if not (one.may_empty and one.add) or any(_done(one, acl, outcomes) for acl in one.add)
-    ]
-    chosen = _chosen(ready, lambda one: one.remove, Permission.ALLOW)
-    if chosen:
-        outcomes.update(admin.remove_acls(chosen, still))
+    added = any(_done(verdict, acl, outcomes) for acl in verdict.add)
+    return added or not (verdict.may_empty and verdict.add)
 
 
-def _remove_denies(
-    asks: _Asks, outcomes: _Outcomes, admin: KafkaAdmin, still: Callable[[], None]
-) -> None:
-    ready = [
-        one
-        for one in asks
-        if _all_done(one, outcomes, one.add, Permission.DENY)
-        and _all_done(one, outcomes, one.remove, Permission.ALLOW)
-    ]
-    chosen = _chosen(ready, lambda one: one.remove, Permission.DENY)
-    if chosen:
-        outcomes.update(admin.remove_acls(chosen, still))
+def _has_lost_allows(verdict: AclVerdict, outcomes: _Outcomes) -> bool:
+    removed = _all_done(verdict, outcomes, verdict.remove, Permission.ALLOW)
+    return removed and _has_denies(verdict, outcomes)
 
 
-_STAGES: Final = (_add_denies, _add_allows, _remove_allows, _remove_denies)
-
-
-def _chosen(
-    asks: Iterable[AclVerdict],
-    which: Callable[[AclVerdict], Sequence[Acl]],
-    permission: Permission,
-) -> list[Binding]:
-    return [
-        Binding(one.resource, acl)
-        for one in asks
-        for acl in which(one)
-        if acl.permission is permission
-    ]
+_READY: Final = (_always, _has_denies, _has_something_left, _has_lost_allows)
 
 
 def _done(verdict: AclVerdict, acl: Acl, outcomes: _Outcomes) -> bool:

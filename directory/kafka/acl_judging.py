@@ -18,8 +18,23 @@ from directory.kafka.acl import CLOSED, Acl, Resource
 from directory.kafka.acl_records import Kept, Ours
 from directory.kafka.acl_wishes import Wish
 
-__all__ = ["TAKEOVER", "AclRules", "AclVerdict", "HasAcls", "acl_calls_hash", "judge_acls"]
+__all__ = [
+    "CALL_ORDER",
+    "TAKEOVER",
+    "AclRules",
+    "AclVerdict",
+    "HasAcls",
+    "acl_calls_hash",
+    "judge_acls",
+]
 
+CALL_ORDER: Final = (
+    (True, Permission.DENY),
+    (True, Permission.ALLOW),
+    (False, Permission.ALLOW),
+    (False, Permission.DENY),
+)
+"""Adding or not, and what: so nobody may do for a moment what he may neither before nor after."""
 _CONTESTED: Final = 3
 """So often somebody puts something back until it is left to him (DESIGN §6)."""
 _HASH_DIGITS: Final = 12

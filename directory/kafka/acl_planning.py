@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from directory.authorization.grant import Permission
 from directory.kafka.acl import Acl, Binding
-from directory.kafka.acl_judging import AclRules, AclVerdict
+from directory.kafka.acl_judging import CALL_ORDER, AclRules, AclVerdict
 from directory.kafka.acl_survey import AclSurvey, FoundAcls, scope_of
 from directory.kafka.acl_wishes import Start
 from directory.kafka.arming import KafkaCall
@@ -75,12 +74,7 @@ def plan_acls(
 
 def _calls(verdicts: Sequence[AclVerdict]) -> Iterator[KafkaCall]:
     """The calls as ``acl_batch.py`` makes them."""
-    for adding, permission in (
-        (True, Permission.DENY),
-        (True, Permission.ALLOW),
-        (False, Permission.ALLOW),
-        (False, Permission.DENY),
-    ):
+    for adding, permission in CALL_ORDER:
         for one in verdicts:
             for acl in one.add if adding else one.remove:
                 if acl.permission is permission:
