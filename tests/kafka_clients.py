@@ -187,17 +187,18 @@ class ByPath:
         self._guarded = guarded
         self._address = address
 
-    def _own(self, user: str) -> dict[str, str]:
+    def own(self, user: str) -> dict[str, str]:
         """What a program says of itself: who it is, and nothing of where."""
         known = ("sasl.username", "sasl.password", "ssl.")
         found = self._guarded.broker.client(user)
-        return {key: value for key, value in found.items() if key.startswith(known)}
+        own = {key: value for key, value in found.items() if key.startswith(known)}
+        return {**own, "log_level": "0"}
 
     def produce(self, user: str, path: str) -> str:
         """One message, by the defaults of KIP-679; OK, or what it comes to, as a sentence."""
         told: list[KafkaError | None] = []
         with Resolver(self._address) as resolver:
-            producer = PathProducer(resolver, {**self._own(user), "log_level": "0"})
+            producer = PathProducer(resolver, self.own(user))
             producer.produce(path, b"x", on_delivery=lambda error, _: told.append(error))
             try:
                 assert producer.flush(2 * _SECONDS) == 0
@@ -209,9 +210,9 @@ class ByPath:
     def consume(self, user: str, path: str, group: str) -> str:
         """The first message, by a new group whose name begins so; OK, or a sentence."""
         name = group + secrets.token_hex(4)
-        own = {**self._own(user), "group.id": name, "auto.offset.reset": "earliest"}
+        own = {**self.own(user), "group.id": name, "auto.offset.reset": "earliest"}
         with Resolver(self._address) as resolver:
-            consumer = PathConsumer(resolver, {**own, "log_level": "0"})
+            consumer = PathConsumer(resolver, own)
             try:
                 consumer.subscribe([path])
                 received = consumer.poll(_SECONDS)

@@ -11,9 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 
 from deploy.local.kafka import KafkaBroker
 from deploy.local.kafka_users import SaslUsers
+from resolver import Resolver
+from resolver.errors import PermissionDenied
+from resolver.kafka import Producer
 from tests.federation import Federation, Server, eventually
 from tests.kafka_clients import (
     NO_GROUP,
@@ -131,6 +135,33 @@ def test_the_command_line_names_the_right_that_is_missing(
     eventually(lambda: kafka.writes("bob", "search.clicks"))
     kdir_process(server, *produce, stdin="hello\n")
     assert kdir_process(server, *consume).lines[-1] == "hello"
+
+
+def test_a_producer_that_kafka_ended_told_each_message_and_goes_on_once_it_may(
+    kafka: Guarded, server: Server
+) -> None:
+    path, own = "/la/search/clicks", ByPath(kafka, server.address).own("bob")
+    kafka.put(acl("bob", "DESCRIBE", "search.clicks"))
+    eventually(lambda: kafka.sees("bob", "search.clicks"))
+    told: list[KafkaError | None] = []
+    with Resolver(server.address) as resolver:
+        producer = Producer(resolver, own)
+        for _ in range(3):
+            producer.produce(path, b"x", on_delivery=lambda error, _: told.append(error))
+        with pytest.raises(PermissionDenied, match="Kafka denies bob WRITE"):
+            producer.flush()
+        # By identity: confluent-kafka leaves an exception behind where an error meets None.
+        assert [error is None for error in told] == [False] * 3
+        kafka.put(acl("bob", "WRITE", "search.clicks"))
+        eventually(lambda: kafka.writes("bob", "search.clicks"))
+        producer.produce(path, b"x", on_delivery=lambda error, _: told.append(error))
+        assert producer.close() == 0
+        assert [error is None for error in told[3:]] == [True]
+
+        transactional = Producer(resolver, {**own, "transactional.id": "bobs"})
+        transactional.begin_transaction()
+        with pytest.raises(PermissionDenied, match="WRITE on transactional id bobs"):
+            transactional.produce(path, b"x")
 
 
 def test_write_is_all_that_an_idempotent_producer_needs(kafka: Guarded, server: Server) -> None:
