@@ -9,14 +9,20 @@ import random
 import pytest
 
 from directory.authorization.decision import Mode
-from directory.authorization.grant import Permission, ResourceKind
+from directory.authorization.grant import Operation, Permission, ResourceKind
 from directory.authorization.principals import Caller
 from directory.authorization.rules import Question, Rules
 from directory.authorization.tree import Place
 from directory.kafka.acl import OPERATIONS, Binding, Resource, kafka_host
 from directory.kafka.acls import Level, pattern_acls, topic_acls
 from tests.acls import kafka_allows
-from tests.properties.authorization.oracle import World, some_grants, some_place, some_world
+from tests.properties.authorization.oracle import (
+    Words,
+    World,
+    some_grants,
+    some_place,
+    some_world,
+)
 
 SETS = 3_000
 CHUNKS = 12
@@ -29,6 +35,15 @@ def levels_of(world: World, place: Place) -> list[Level]:
         Level(Rules.of(grants), closed, counts=not (inherited and world.expired))
         for grants, closed, inherited in world.levels(place)
     ]
+
+
+def shut(world: World, place: Place, chance: random.Random) -> None:
+    """A directory on the way is closed, and some may pass it, and some of these may not."""
+    relative = place.relative[: chance.randint(0, len(place.relative))]
+    world.closed.add(relative)
+    operations = (Operation.DESCRIBE, Operation.READ, Operation.ALL)
+    passing = Words(operations=operations, kinds=(ResourceKind.TOPIC,))
+    world.grants[Place(relative)] = some_grants(chance, 4, passing)
 
 
 def may_be_stricter(world: World, place: Place) -> bool:
@@ -53,6 +68,8 @@ def test_kafka_allows_what_kdir_does_on_topics(chunk: int) -> None:
         world.mode = Mode.ENFORCE
         place = some_place(chance)
         topic = Place((*place.relative, "t"), is_topic=True)
+        if chance.random() < 0.3:
+            shut(world, place, chance)
         if chance.random() < 0.5:
             world.grants[topic] = some_grants(chance, 3, world.words)
         resource = Resource(ResourceKind.TOPIC, "a.b")
@@ -83,6 +100,8 @@ def test_kafka_allows_what_kdir_does_on_groups_and_transactional_ids(chunk: int)
         world = some_world(chance)
         world.mode = Mode.ENFORCE
         place = Place(some_place(chance).relative)
+        if chance.random() < 0.3:
+            shut(world, Place(place.relative[:-1]), chance)
         bindings = pattern_acls(levels_of(world, place))
         access = world.access()
         stricter = may_be_stricter(world, place)
