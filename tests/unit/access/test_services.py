@@ -276,6 +276,12 @@ def test_hosts_matter_where_grants_name_them(la: House) -> None:
     assert la.outcome("eve", "/la/open/t", host="10.0.0.1") == "resolution"
     assert la.outcome("eve", "/la/open/t", host="10.0.0.2") == "absent"
     assert la.outcome("eve", "/la/open/t", host="10.0.0.1") == "resolution"
+    # A grant for everybody from one host is about those, too, of whom no other names a host.
+    la.grant("dan", "read", "/la/open")
+    assert la.outcome("dan", "/la/open/t", host="10.0.0.9") == "resolution"
+    la.grant("User:*", "-describe", "/la/open", host="10.0.0.9")
+    assert la.outcome("dan", "/la/open/t", host="10.0.0.9") == "absent"
+    assert la.outcome("dan", "/la/open/t", host="10.0.0.8") == "resolution"
 
 
 def test_a_closed_directory_is_opened_by_grants_on_it_or_above(la: House) -> None:
