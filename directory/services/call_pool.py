@@ -23,6 +23,11 @@ __all__ = ["CallPool", "Ended"]
 _log = logging.getLogger(__name__)
 
 
+_LOOKS_TO_BEGIN: Final = 3
+_LOOKS_TO_END: Final = 50
+"""Calls have ended all that time: whether the others would do is tried."""
+
+
 class Ended:
     """Tells when a call has ended: as much of a future as gRPC wants."""
 
@@ -72,6 +77,9 @@ class CallPool:
         self._ended = 0
         """Calls; two threads may count one for both: it is looked at for whether it moves."""
         self._ended_before = 0
+        self._stands = True
+        """None ended before the last look; ``_alike`` looks in a row found it so, or not so."""
+        self._alike = 0
         self._is_shut = False
         with self._lock:
             for _ in range(at_once):
@@ -107,19 +115,24 @@ class CallPool:
                 self._excused -= 1  # whoever ends a call first finds that one too many runs
 
     def relieve(self) -> None:
-        """To be called every now and then: where calls wait for a thread and none has ended since,
-        those that run are taken to wait for something, and as many more threads run.
+        """To be called every now and then: where calls wait for a thread and none has ended for
+        some looks, those that run are taken to wait for something, and as many more threads run.
+        One look would not do: on a machine that is busy otherwise nothing ends for a while, too.
         """
         with self._lock:
-            if not self._tasks.qsize():
+            stands = self._ended == self._ended_before
+            self._ended_before = self._ended
+            self._alike = self._alike + 1 if stands is self._stands else 1
+            self._stands = stands
+            if not self._tasks.qsize() or (not stands and self._alike >= _LOOKS_TO_END):
                 self._excused -= self._relieved
                 self._relieved = 0
-            elif self._ended == self._ended_before:
+            elif stands and self._alike >= _LOOKS_TO_BEGIN:
+                self._alike = 0
                 for _ in range(self._at_once):
                     self._relieved += 1
                     self._excused += 1
                     self._one_more()
-            self._ended_before = self._ended
 
     def shutdown(self) -> None:
         """Takes no more calls. What waits for a thread is dropped, what runs ends by itself."""

@@ -111,6 +111,8 @@ def test_calls_that_are_stuck_without_a_word_are_found_out(pool: CallPool, gate:
         pool.submit(gate.pass_through)
     eventually(lambda: gate.inside == 2)
     done = have_run(pool, 50)
+    pool.relieve()
+    pool.relieve()
     assert not done()
     pool.relieve()
     eventually(done)
