@@ -503,5 +503,5 @@ def check(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", cases("kafka_authorizer", "kafka_authorizer.json", read, category))
-def test_row(row: Row) -> None:
+def test_A1_row(row: Row) -> None:
     check(row)
