@@ -187,6 +187,9 @@ def test_N1_bob_asks_a_server_that_lags_for_what_was_made_after_he_was_removed(
         again = access_pb2.AddGrantsRequest(path="/la/a", grants=bob)
         given = ask("admin", second, "AddGrants", again)
         assert kind_for_bob(third, made.path, given.token) == "resolution"
+        # The next turn takes away at the first what it must have seen: else there is nothing to do.
+        seen_by_first = access_pb2.ListGrantsRequest(path="/la/a", token=given.token)
+        assert ask("admin", first, "ListGrants", seen_by_first).grants
 
 
 def ask(who: str, server: Server, name: str, request: Any) -> Any:
