@@ -33,9 +33,11 @@ from resolver.errors import InvalidArgument, NotReady
 from resolver.path import Path
 
 __all__ = [
+    "ATTACHED_KEY",
     "DETACHED_KEY",
     "HEARD_KEY",
     "INHERITED_KEY",
+    "TOLD_KEY",
     "UNMOUNTED_KEY",
     "Heard",
     "Position",
@@ -60,12 +62,15 @@ __all__ = [
     "position_of",
     "table_rows",
     "table_writes",
+    "told_writes",
     "unreadable",
     "welcome_writes",
     "why_unknown",
 ]
 
 DETACHED_KEY: Final = b"f/detached"
+ATTACHED_KEY: Final = b"f/attached"
+TOLD_KEY: Final = b"f/told"
 UNMOUNTED_KEY: Final = b"f/unmounted"
 HEARD_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
@@ -215,6 +220,16 @@ def bare(row: federation_pb2.MountRow) -> bytes:
 def detached_of(snapshot: Snapshot) -> str:
     """Who detached the cluster from its parent, and when, in words; empty = nobody did."""
     return (snapshot.fact(DETACHED_KEY) or b"").decode(errors="replace")
+
+
+def told_writes(snapshot: Snapshot) -> tuple[Write, ...]:
+    """Records, with a parent's word, that it is one of this life of the store, and since the
+    cluster was attached again; nothing where that is on record. Until then the word that holds is
+    one of before: what acts on the first new one has to know (``directory.kafka.inheritance``).
+    """
+    attached = snapshot.fact(ATTACHED_KEY) or b""
+    now = b":".join((snapshot.incarnation.encode(), attached))
+    return () if snapshot.fact(TOLD_KEY) == now else (Put(TOLD_KEY, now),)
 
 
 def is_told(snapshot: Snapshot) -> bool:

@@ -317,6 +317,7 @@ class ParentLink:
                 writes = facts.inherited_writes(snapshot, word, now)
                 if writes:
                     writes += (event_of(snapshot, self._federation.mount, word, now),)
+                writes += facts.told_writes(snapshot)
                 for step in steps(writes):
                     self._commit(step, leadership)
                 self._said.add(facts.INHERITED_KEY)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from directory.authorization.grant import ResourceKind
-from directory.federation import facts
 from directory.kafka.acl import Acl, Resource
 from directory.kafka.acl_batch import AclBatch, AclTally, Lately
 from directory.kafka.acl_judging import TAKEOVER, AclRules, AclVerdict
@@ -27,11 +26,11 @@ from directory.kafka.commits import TopicCommits
 from directory.kafka.compare import Recorded
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.facts import KafkaFacts
-from directory.kafka.inheritance import basis_of, missing_word
+from directory.kafka.inheritance import WORDS_FROM_ABOVE, basis_of, missing_word
 from directory.kafka.pushed import ARMED, Mark, armed_anywhere, marks
 from directory.kafka.settings import ACLS, KafkaSettings
 from directory.namespace.entry import Directory, Topic
-from directory.namespace.keys import ENTRY, GRANTS, PARENT, parse_entry_key
+from directory.namespace.keys import ENTRY, GRANTS, parse_entry_key
 from directory.namespace.snapshot import Container, Snapshot
 from directory.namespace.tree import ROOT_KEY
 from directory.store.base import Put, Write
@@ -56,7 +55,6 @@ _REFUSED_SECONDS: Final = 15.0
 _SHARE: Final = 2
 _MOST_REST_SECONDS: Final = 1.0
 """After a look so many times as long as it took, others' wishes come first; not for longer."""
-_WORDS: Final = frozenset({facts.INHERITED_KEY, PARENT, facts.UNMOUNTED_KEY})
 _ARMED: Final = ARMED + b"acls/"
 _HEARD_SECONDS: Final = 1.0
 """How often it is looked whether the parent was heard again."""
@@ -376,7 +374,7 @@ def matters(applied: Applied, write: Write) -> bool:
     """Whether a commit's write may change what is wished."""
     key = write.key
     if not key.startswith(ENTRY):
-        return key.startswith((GRANTS, _ARMED)) or key in _WORDS
+        return key.startswith((GRANTS, _ARMED)) or key in WORDS_FROM_ABOVE
     if key == ROOT_KEY:
         return True
     parent_id, is_topic, name = parse_entry_key(key)

@@ -91,15 +91,19 @@ class ConfigPushing:
         self._clock = clock
 
     def carry_out(
-        self, rules: Rules, tally: Tally, places: Sequence[tuple[int, str]], admin: KafkaAdmin
+        self,
+        snapshot: Snapshot,
+        rules: Rules,
+        tally: Tally,
+        places: Sequence[tuple[int, str]],
+        admin: KafkaAdmin,
     ) -> int:
         """Judge the topics at these places by what Kafka has, and ask for what follows; how many
-        were changed.
+        were changed. The snapshot is one on which these rules hold.
 
         Raises:
             KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
         """
-        snapshot = self._latest()
         # As they are by now: the walk may be old.
         now = list(subjects_at(snapshot, self._mount(), places))
         names = [subject.topic.physical_name for subject in now]

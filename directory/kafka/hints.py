@@ -8,19 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from directory.federation import facts
+from directory.kafka.inheritance import WORDS_FROM_ABOVE
 from directory.kafka.pushed import ARMED
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
-from directory.namespace.keys import ENTRY, PARENT, parse_entry_key
+from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.tree import ROOT_KEY
 from directory.store.base import Put, Write
 from directory.store.replica import Applied
 
 __all__ = ["Hints", "Noted"]
-
-_WORDS_FROM_ABOVE: Final = frozenset({facts.INHERITED_KEY, PARENT, facts.UNMOUNTED_KEY})
 
 
 class Noted(NamedTuple):
@@ -67,7 +65,7 @@ class Hints:
                     self._directories[ROOT_ID] = None
                 elif write.key.startswith(ENTRY):
                     self._note_entry(applied, write, removed, kept)
-                elif write.key in _WORDS_FROM_ABOVE:
+                elif write.key in WORDS_FROM_ABOVE:
                     self._directories[ROOT_ID] = None
                 elif write.key.startswith(ARMED):
                     self._marks = True

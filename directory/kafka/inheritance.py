@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Final
 
 from directory.federation import facts
 from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
-__all__ = ["basis_of", "missing_word"]
+__all__ = ["WORDS_FROM_ABOVE", "basis_of", "missing_word"]
+
+WORDS_FROM_ABOVE: Final = frozenset(
+    {
+        PARENT,
+        facts.ATTACHED_KEY,
+        facts.DETACHED_KEY,
+        facts.INHERITED_KEY,
+        facts.TOLD_KEY,
+        facts.UNMOUNTED_KEY,
+    }
+)
+"""The facts on which all of it depends."""
 
 
 def missing_word(snapshot: Snapshot, *, has_parent: bool) -> str:
@@ -33,9 +46,13 @@ def missing_word(snapshot: Snapshot, *, has_parent: bool) -> str:
 def basis_of(snapshot: Snapshot, mount: Path) -> str:
     """On whose word the effective policies stand: this store's life, the mount, and the lives of
     the ancestors' stores. It changes with a restore, a mount and a move of one, a detach and an
-    attach; not with what anybody sets.
+    attach, and with the first word that a parent says after any of these; not with what anybody
+    sets.
     """
     ancestors = [(one.cluster_id, one.incarnation) for one in facts.ancestors(snapshot, now_ms=0)]
-    detached = bool(facts.detached_of(snapshot))
-    word = json.dumps([snapshot.incarnation, str(mount), ancestors, detached])
+    since = [
+        (snapshot.fact(key) or b"").decode(errors="replace")
+        for key in (facts.DETACHED_KEY, facts.ATTACHED_KEY, facts.TOLD_KEY)
+    ]
+    word = json.dumps([snapshot.incarnation, str(mount), ancestors, since])
     return hashlib.sha256(word.encode()).hexdigest()[:16]

@@ -150,7 +150,10 @@ class Pusher:
         elif one.through:
             self._end(one)
         else:
-            self._go_on(one, snapshot, admin)
+            now = self._latest()
+            # Where the basis changed meanwhile, there are other rules: planned with the next step.
+            if basis_of(now, self._mount()) == basis_of(snapshot, mount):
+                self._go_on(one, now, admin)
 
     def _may_push(self, snapshot: Snapshot) -> bool:
         """Whether anything is armed, and all that it depends on is known."""
@@ -171,7 +174,7 @@ class Pusher:
             subjects, one.through = self._gather(one, snapshot)
             if subjects:
                 places = [subject.place for subject in subjects]
-                changed = self._pushing.carry_out(one.rules, one.tally, places, admin)
+                changed = self._pushing.carry_out(snapshot, one.rules, one.tally, places, admin)
         except BaseException:
             # Kafka went away, or the store: what was taken from the walk is not lost.
             one.walk, one.through = None, False

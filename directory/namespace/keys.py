@@ -21,6 +21,10 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/inherited                                     what ancestors above the mount set
     f/handed/<hash>                                 a part of that, where it is large
     f/detached                                      who detached the cluster from its parent, when
+    f/attached                                      which attaching to the parent was the last, by
+                                                    chance; absent: it was never detached
+    f/told                                          life of the store and f/attached, as of the
+                                                    first word that the parent said since
     f/unmounted                                     why this cluster must not serve
     f/heard                                         when the parent was last heard, as far as kept
     f/mounted/<cluster id>                          claim: the one mount of this child, entry id

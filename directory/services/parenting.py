@@ -6,6 +6,7 @@ Refuses to change what is inherited: what the parent said last is what is kept, 
 from __future__ import annotations
 
 import logging
+import secrets
 from datetime import UTC, datetime
 
 from kdir.v1 import admin_pb2
@@ -85,7 +86,9 @@ class ParentCalls:
         """Tries the link again; what the parent says counts again."""
         cluster = self._asked(request.cluster, call)
         if cluster.replica.snapshot.fact(facts.DETACHED_KEY) is not None:
-            cluster.writer.put_facts((Remove(facts.DETACHED_KEY),))
+            # What it says next is not what it said before, and may be long ago.
+            again = Put(facts.ATTACHED_KEY, secrets.token_hex(8).encode())
+            cluster.writer.put_facts((Remove(facts.DETACHED_KEY), again))
             _log.warning(
                 "audit: %s attached cluster %s to its parent again, request %s",
                 call.principal or "somebody",

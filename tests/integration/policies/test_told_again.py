@@ -1,0 +1,58 @@
+"""What a parent says first after an attach waits where it would make Kafka delete data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.local.kafka import KafkaBroker
+from directory.kafka.admin import ConfluentAdmin
+from tests.command_line import Ran, run
+from tests.federation import Federation, Server, eventually
+from tests.integration.policies.test_two_kafkas import DAY, MONTH, retention
+from tests.reconciling import make
+
+
+def kdir(server: Server, *words: str) -> Ran:
+    done = run([*words, "--at", server.address])
+    assert done.code == 0, done.err
+    return done
+
+
+def test_what_was_set_above_while_a_cluster_was_detached_waits_for_a_person(
+    kafka_brokers: Callable[..., KafkaBroker], tmp_path: Path
+) -> None:
+    with kafka_brokers() as broker, Federation(tmp_path) as federation:
+        kafka = ConfluentAdmin([broker.bootstrap])
+        make(kafka, "clicks")
+        root = federation.start("/")
+        settings = {"bootstrap": [broker.bootstrap], "ceiling": ["configs"], "sweep_seconds": 1}
+        la = federation.join("/la", "/", kafka=settings)
+        eventually(lambda: la.status().topic_count == 1)
+        kdir(root, "set", "/", "retention.ms=30d")
+
+        def arm() -> None:
+            plan = kdir(la, "arm", "/la", "--aspect", "configs", "-o", "name").out.strip()
+            kdir(la, "arm", "/la", "--aspect", "configs", "--plan", plan)
+
+        eventually(lambda: kdir(la, "effective", "/la/clicks").out.count("2592000000"))
+        arm()
+        eventually(lambda: retention(kafka, "clicks") == {"clicks": MONTH})
+
+        for turn in range(2):
+            kdir(la, "parent", "detach", "/la", "--keep-inherited")
+            kdir(root, "set", "/", f"retention.ms={DAY}")
+            kdir(la, "parent", "attach", "/la")
+            # It is known here, and waits.
+            eventually(lambda: la.status().kafka.waiting_count == 1)
+            assert DAY in kdir(la, "effective", "/la/clicks").out
+            assert retention(kafka, "clicks") == {"clicks": MONTH}
+            if turn == 0:
+                kdir(root, "set", "/", "retention.ms=30d")
+                eventually(lambda: la.status().kafka.waiting_count == 0)
+
+        arm()  # read, and agreed to
+        eventually(lambda: retention(kafka, "clicks") == {"clicks": DAY})
+        # What is set from now on is a person's word again, and reaches Kafka.
+        kdir(root, "set", "/", "retention.ms=12h")
+        eventually(lambda: retention(kafka, "clicks") == {"clicks": "43200000"})
