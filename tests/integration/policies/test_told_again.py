@@ -1,7 +1,9 @@
-"""What a parent says first after an attach waits where it would make Kafka delete data."""
+"""What a parent says first after an attach or a restore waits where it would delete data."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,3 +58,36 @@ def test_what_was_set_above_while_a_cluster_was_detached_waits_for_a_person(
         # What is set from now on is a person's word again, and reaches Kafka.
         kdir(root, "set", "/", "retention.ms=12h")
         eventually(lambda: retention(kafka, "clicks") == {"clicks": "43200000"})
+
+
+def test_what_was_set_above_after_a_backup_waits_once_it_is_restored(
+    kafka_brokers: Callable[..., KafkaBroker], tmp_path: Path
+) -> None:
+    with kafka_brokers() as broker, Federation(tmp_path / "servers") as federation:
+        kafka = ConfluentAdmin([broker.bootstrap])
+        make(kafka, "clicks")
+        root = federation.start("/")
+        store = f"sqlite:///{tmp_path / 'la.db'}"
+        settings = {"bootstrap": [broker.bootstrap], "ceiling": ["configs"], "sweep_seconds": 1}
+        la = federation.join("/la", "/", kafka=settings, store=store)
+        eventually(lambda: la.status().topic_count == 1)
+        kdir(root, "set", "/", "retention.ms=5d")
+        eventually(lambda: kdir(la, "effective", "/la/clicks").out.count("432000000"))
+        plan = kdir(la, "arm", "/la", "--aspect", "configs", "-o", "name").out.strip()
+        kdir(la, "arm", "/la", "--aspect", "configs", "--plan", plan)
+        eventually(lambda: retention(kafka, "clicks") == {"clicks": "432000000"})
+        backup = str(tmp_path / "one.kdir")
+        kdir(la, "backup", "--to", backup)
+
+        # Below somebody keeps the data longer, while above less is wanted.
+        kdir(la, "set", "/la", "retention.ms=30d")
+        eventually(lambda: retention(kafka, "clicks") == {"clicks": MONTH})
+        kdir(root, "set", "/", f"retention.ms={DAY}")
+        la.process.stop()
+        # In a process of its own: it becomes the directory's command.
+        command = [sys.executable, "-m", "resolver.cli.main", "restore", "--from", backup]
+        subprocess.run([*command, "--store", store, "--replace"], check=True)
+        la.start()
+        eventually(lambda: kdir(la, "effective", "/la/clicks").out.count(DAY))
+        eventually(lambda: la.status().kafka.waiting_count == 1)
+        assert retention(kafka, "clicks") == {"clicks": MONTH}
