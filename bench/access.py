@@ -21,9 +21,10 @@ from typing import Final
 from kdir.v1 import resolve_pb2
 
 from bench import ground
+from bench.comparing import beside_echo
 from bench.ground import FIRST_DIRECTORY, SHOWN, TOPICS
 from bench.load import RESOLVE, Load, channel_to, method_of, resolves
-from bench.rows import Row, at_least, at_most
+from bench.rows import Row, at_most
 from directory.authorization.access import Access
 from directory.authorization.grant import Grant, Operation, Permission
 from directory.authorization.principals import Caller
@@ -55,8 +56,6 @@ _GRANTS: Final = 10
 _PER_DIRECTORY: Final = 100
 _DIRECTORIES: Final = TOPICS // _PER_DIRECTORY
 _ROUNDS: Final = 9
-_WARM_UP: Final = 5
-_LATENCY_ROUNDS: Final = 3
 _DEPTH: Final = 20
 _ASKED: Final = 2000
 _CALLERS: Final = 1000
@@ -88,27 +87,8 @@ def _served() -> list[Row]:
             size = _answer_bytes(many, known)
             with ground.pinned_echo(folder, "unary", size) as (echo, echo_pid):
                 bare = Load(echo, echo_pid, _ECHO, many.requests, known)
-                return _compared(many, bare)
-
-
-def _compared(many: Load, bare: Load) -> list[Row]:
-    for _ in range(_WARM_UP):
-        many.round()
-    many.rates.clear()
-    for _ in range(_ROUNDS):
-        for load in (bare, many):
-            load.round()
-    half = min(bare.reached, many.reached) / 2
-    slow, slow_bare = [], []
-    for _ in range(_LATENCY_ROUNDS):
-        slow_bare.append(bare.p99(half))
-        slow.append(many.p99(half))
-    name = f"unary Resolve, {SHOWN} topics, {_DIRECTORIES * _GRANTS:,} grants enforced"
-    p99, p99_bare = 1e3 * statistics.median(slow), 1e3 * statistics.median(slow_bare)
-    return [
-        at_least(name, many.rate, "/CPU s", "bare echo", bare.rate, 0.90),
-        at_most("its p99 at half load", p99, "ms", "bare echo", p99_bare, 1.25),
-    ]
+                what = f"unary Resolve, {SHOWN} topics, {_DIRECTORIES * _GRANTS:,} grants enforced"
+                return beside_echo(what, many, bare, _ROUNDS)
 
 
 def _token() -> str:

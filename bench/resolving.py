@@ -8,23 +8,20 @@ the rate that the slower of the two reached.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Final
 
 from bench import ground
+from bench.comparing import beside_echo
 from bench.ground import SHOWN, TOPICS, in_use
 from bench.load import BATCH, RESOLVE, Load, batches, channel_to, method_of, resolves
-from bench.rows import Row, at_least, at_most
+from bench.rows import Row, at_least
 
 __all__ = ["run"]
 
 _ECHO: Final = "/bench.Echo/Echo"
 _ROUNDS: Final = 7
-_WARM_UP: Final = 5
-"""Rounds in which most of the 10,000 directories are met for the first time."""
-_LATENCY_ROUNDS: Final = 3
 _FEW: Final = 10_000
 
 
@@ -54,24 +51,9 @@ def _unary(folder: Path, many: Load) -> list[Row]:
     ):
         bare = Load(echo, echo_pid, _ECHO, many.requests)
         few = Load(small.address, small.process.pid, RESOLVE, resolves(_FEW, 200_000))
-        for _ in range(_WARM_UP):
-            many.round()
-        many.rates.clear()
-        for _ in range(_ROUNDS):
-            for load in (bare, many, few):
-                load.round()
-        half = min(bare.reached, many.reached) / 2
-        slow, slow_bare = [], []
-        for _ in range(_LATENCY_ROUNDS):
-            slow_bare.append(bare.p99(half))
-            slow.append(many.p99(half))
-    name = f"unary Resolve, {SHOWN} topics"
-    p99, p99_bare = 1e3 * statistics.median(slow), 1e3 * statistics.median(slow_bare)
-    return [
-        at_least(name, many.rate, "/CPU s", "bare echo", bare.rate, 0.90),
-        at_most("its p99 at half load", p99, "ms", "bare echo", p99_bare, 1.25),
-        at_least(name, many.rate, "/CPU s", "10k topics", few.rate, 0.85),
-    ]
+        name = f"unary Resolve, {SHOWN} topics"
+        rows = beside_echo(name, many, bare, _ROUNDS, [few])
+    return [*rows, at_least(name, many.rate, "/CPU s", "10k topics", few.rate, 0.85)]
 
 
 def _batch(folder: Path, address: str, pid: int) -> list[Row]:
