@@ -99,6 +99,8 @@ def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> K
         if kind is errors.Unreachable:
             known = secure if message.startswith(_CONNECTING) else None
             return _unreachable(text, facts, secure=known)
+        if code is grpc.StatusCode.CANCELLED and text in _CANCELLED_BY_PEER:
+            return errors.Unreachable("the server ended the call: is it stopping?", metadata=facts)
         return kind(text, metadata=facts)
     return _rebuilt(info[0], code.name, message, info[1])
 
@@ -121,6 +123,9 @@ def _unreachable(text: str, facts: dict[str, str], *, secure: bool | None) -> Kd
     return errors.Unreachable(text, metadata=facts)
 
 
+# gRPC says in words who cancels on this side ("Locally cancelled by application!", "Channel
+# closed!"). Of a server that stops in the middle of a call only the bare code comes, now and then.
+_CANCELLED_BY_PEER: Final = frozenset({"", "CANCELLED"})
 _CONNECTING: Final = "failed to connect to all addresses"
 _HANDSHAKES: Final[Mapping[str, str]] = {
     "Hostname Verification Check failed": "its certificate is not for the name that was dialled",

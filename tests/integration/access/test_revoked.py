@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,7 @@ def test_A4_a_reader_of_another_server_never_sees_a_later_allow_alone(start: Sta
     writer, reader = start("writer"), start("reader")
     writer.mkdir("/la/a")
     add(writer, "/la/a", "-read", who="User:y")  # so that something is asked at all
+    eventually(lambda: not allowed(reader, "User:y", "/la/a"))
     let_in: list[str] = []
     rounds, done = [0], threading.Event()
 
@@ -138,16 +140,16 @@ def test_A4_a_reader_of_another_server_never_sees_a_later_allow_alone(start: Sta
             if access_pb2.PERMISSION_ALLOW in mine and allowed(reader, who, "/la/a"):
                 let_in.append(f"{who} was let in")
 
-    looking = threading.Thread(target=look)
-    looking.start()
-    try:
-        for number in range(10):
-            rounds[0] = number
-            add(writer, "/la/a", "-read", who=f"User:x{number}")
-            add(writer, "/la/a", "read", who=f"User:x{number}")
-    finally:
-        done.set()
-        looking.join()
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        try:
+            for number in range(10):
+                rounds[0] = number
+                add(writer, "/la/a", "-read", who=f"User:x{number}")
+                add(writer, "/la/a", "read", who=f"User:x{number}")
+        finally:
+            done.set()
+        looking.result()  # it looked to the end
     assert let_in == []
     eventually(lambda: not allowed(reader, "User:x9", "/la/a"))
 

@@ -123,6 +123,21 @@ def test_without_error_info_the_code_decides_and_never_says_absent(
     assert type(status.from_rpc_error(Failed(code, "said a proxy"))) is kind
 
 
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("", errors.Unreachable),  # by the server, which stops
+        ("CANCELLED", errors.Unreachable),
+        ("Locally cancelled by application!", errors.Cancelled),
+        ("Channel closed!", errors.Cancelled),
+    ],
+)
+def test_who_cancelled_decides_whether_another_server_is_asked(
+    said: str, kind: type[KdirError]
+) -> None:
+    assert type(status.from_rpc_error(Failed(grpc.StatusCode.CANCELLED, said))) is kind
+
+
 def test_every_code_gives_a_typed_error() -> None:
     for code in grpc.StatusCode:
         assert isinstance(status.from_rpc_error(Failed(code, "")), KdirError)
