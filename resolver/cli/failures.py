@@ -67,8 +67,10 @@ def hints(error: KdirError) -> Iterator[str]:
     facts = error.metadata
     match error:
         case InvalidNamespace() if "missing" in facts:
-            yield f"nearest directory: {facts.get('similar') or facts.get('nearest', '/')}"
-            yield f"to make it: kdir mkdir {facts['missing']}"
+            near = facts.get("similar") or facts.get("nearest", "/")
+            if near != facts["missing"]:  # else it is hidden from who asks, and cannot be made
+                yield f"nearest directory: {near}"
+                yield f"to make it: kdir mkdir {facts['missing']}"
         case Absent():
             nearest = facts.get("nearest_directory") or facts.get("nearest")
             if nearest and nearest != facts.get("path"):

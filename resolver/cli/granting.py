@@ -61,10 +61,19 @@ def _wished(arguments: Arguments) -> list[access_pb2.Grant]:
         arguments.one("PRINCIPAL"),
         [word for word in arguments.one("OPERATIONS").split(",") if word],
         deny=arguments.flag("deny"),
-        host=arguments.one("host"),
+        host=_host(arguments),
         resource=resource,
         name=name,
     )
+
+
+def _host(arguments: Arguments) -> str:
+    """The address asked for; empty = every host, where none was named."""
+    host = arguments.one("host")
+    if arguments.flag("host") and not host.strip():
+        # Such as "$HOST" of a script where it is not set: every host must be asked for.
+        raise UsageError("--host '': an address was expected, or '*' for every host")
+    return host
 
 
 def _resource(arguments: Arguments) -> tuple[str, str]:
@@ -143,7 +152,7 @@ def _check(session: Session, arguments: Arguments) -> int:
         where.path,
         arguments.one("PRINCIPAL"),
         arguments.one("OPERATION"),
-        host=arguments.one("host"),
+        host=_host(arguments),
         resource=resource,
         name=name,
         prefer=where.prefer,
@@ -170,7 +179,7 @@ def _check_any(session: Session, arguments: Arguments) -> int:
         arguments.one("PRINCIPAL"),
         arguments.one("OPERATION"),
         kind,
-        host=arguments.one("host"),
+        host=_host(arguments),
         path=place(path).path if path else "",
     )
     out = session.out
@@ -178,6 +187,8 @@ def _check_any(session: Session, arguments: Arguments) -> int:
         out.record({"allowed": allowed})
     else:
         out.line("allowed" if allowed else "denied")
+        at = f"the cluster of {place(path).path}" if path else "the cluster of the first server"
+        out.note(f"on any {kind} of the whole of {at}, not only at or below a path", "faint")
     return 0 if allowed else _EXIT_DENIED
 
 
@@ -253,7 +264,7 @@ VERBS: Final = (
         details=(
             "Ends with exit code 4 where it is denied. The path need not exist. With --any it\n"
             "says whether there is any resource of a kind on which it is allowed (KIP-679), in\n"
-            "the cluster of PATH, or of the first server."
+            "the whole cluster of PATH (not only below it), or of the first server."
         ),
         arguments=(
             _WHO,

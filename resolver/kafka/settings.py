@@ -116,6 +116,8 @@ _PRODUCER: Final[Mapping[str, Definition]] = {
     "sticky.partitioning.linger.ms": int_of(0, 900_000),
     "transaction.timeout.ms": int_of(1),
 }  # fmt: skip
+_TRANSACTIONAL: Final = Definition("a name that is not empty", bool, str)
+"""Kafka's producer refuses an empty one; librdkafka takes it for none, and would not transact."""
 _CONSUMER: Final[Mapping[str, Definition]] = {
     "auto.commit.interval.ms": int_of(0),
     "auto.offset.reset": one_of("earliest", "latest", "none", "error"),
@@ -244,6 +246,7 @@ def producer_settings(layers: Sequence[Layer]) -> dict[str, str]:
     said = _put_together([_SAFE, *layers])
     for name in ("acks", "retries", _IN_FLIGHT, _IDEMPOTENCE):
         _check(said, name, _PRODUCER[name])
+    _check(said, _TRANSACTION, _TRANSACTIONAL)
     said[_IDEMPOTENCE] = _idempotent(said)
     if _TRANSACTION in said and "client.id" not in said:
         own = said[_TRANSACTION]

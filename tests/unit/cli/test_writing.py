@@ -171,6 +171,22 @@ def test_create_in_no_directory_says_how_to_make_it(kdir: Kdir) -> None:
     ]
 
 
+def test_a_directory_that_is_hidden_is_not_named_as_the_nearest_to_itself(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.CreateEntry"] = errors.InvalidNamespace(
+        "/la does not exist; the nearest directory that does is /la", missing="/la", nearest="/la"
+    )
+    ran = kdir("mkdir", "/la/x")
+    assert ran.err.splitlines() == ["error: /la does not exist (INVALID_NAMESPACE)"]
+
+
+@pytest.mark.parametrize("verb", ["grant", "revoke", "check"])
+@pytest.mark.parametrize("host", ["--host=", "--host= "])
+def test_no_host_is_not_every_host(kdir: Kdir, verb: str, host: str) -> None:
+    ran = kdir(verb, "alice", "read", "/la", host)
+    assert (ran.code, kdir.calls) == (2, [])
+    assert "'*' for every host" in ran.err
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -75,6 +75,7 @@ def test_a_conflict_names_both_sides(
         ("retries", "-1", "a whole number from 0"),
         ("enable.idempotence", "perhaps", "true or false"),
         ("max.in.flight.requests.per.connection", "0", "a whole number from 1"),
+        ("transactional.id", "", "a name that is not empty"),
     ],
 )
 def test_a_value_that_kafka_does_not_take(name: str, value: str, wanted: str) -> None:
