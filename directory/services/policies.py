@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from kdir.v1 import policies_pb2
 
@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from directory.kafka.armory import Armory
 
 __all__ = ["PolicyService"]
+
+_NOT_SET: Final = "if set"
+"""Of a value that was only asked about, where kdir would push it to Kafka."""
 
 
 class PolicyService(Service):
@@ -129,7 +132,7 @@ class PolicyService(Service):
         prefer = sight.find(path, prefer)
         node, entry = _found(cluster, snapshot, path, prefer)
         response = policies_pb2.GetEffectivePoliciesResponse(token=cluster.token_of(snapshot))
-        own = entry.policies
+        own, wished, asked = entry.policies, entry, frozenset[str]()
         if request.what_if_mask.paths:
             changes = policy_changes(request.what_if_mask.paths, request.what_if)
             changed = apply_changes(entry, changes)
@@ -138,6 +141,7 @@ class PolicyService(Service):
                 sight, node, entry, changed.policies, call, path.below(cluster.mount)
             )
             own = replace(changed.policies, stamps=_kept(changed.policies, entry.policies))
+            wished, asked = changed, _changed(entry.policies, own)
         levels = facts.inherited_origins(snapshot)
         levels += path_levels(snapshot, cluster.mount, node.entry_id)
         if isinstance(entry, Directory):
@@ -149,11 +153,15 @@ class PolicyService(Service):
             observed = _observed(entry)
             place = node.entry_id, path.name
             noted = attended_of(snapshot, cluster.mount, place, entry)
-        armed = isinstance(entry, Directory) or Wishing(snapshot).of(node.entry_id, entry)
+        armed = isinstance(wished, Directory) or Wishing(snapshot).of(node.entry_id, wished)
         for one in explain(levels):
             value = _value(one, observed, noted, str(path))
-            if not armed and one.origin.path != str(path) and value.kafka_value != value.value:
-                value.kafka_state = NOT_ARMED if value.HasField("kafka_value") else ""
+            if value.HasField("kafka_value") and value.kafka_value != value.value:
+                is_new = one.origin.path == str(path) and one.field in asked
+                if not armed and (is_new or one.origin.path != str(path)):
+                    value.kafka_state = NOT_ARMED
+                elif is_new:
+                    value.kafka_state = _NOT_SET
             response.values.append(value)
         _fill_used(response, cluster, snapshot, entry, path)
         response.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
@@ -201,6 +209,16 @@ def _kept(after: Policies, before: Policies) -> Mapping[str, Stamp]:
     }
 
 
+def _changed(before: Policies, after: Policies) -> frozenset[str]:
+    """The fields that are set otherwise, or no longer."""
+    old, now = set_fields(before), set_fields(after)
+    return frozenset(
+        name
+        for name in old.keys() | now.keys()
+        if (name in old, old.get(name)) != (name in now, now.get(name))
+    )
+
+
 def _topics_changed(
     sight: Sight,
     node: Node,
@@ -210,13 +228,8 @@ def _topics_changed(
     relative: tuple[str, ...],
 ) -> int:
     """How many topics would see another value, as far as the caller may know."""
-    old, now = set_fields(entry.policies), set_fields(after)
-    changed = {
-        name
-        for name in old.keys() | now.keys()
-        if (name in old, old.get(name)) != (name in now, now.get(name))
-    }
-    if not changed:
+    names = _changed(entry.policies, after)
+    if not names:
         return 0
     if isinstance(entry, Topic):
         return 1
@@ -225,7 +238,7 @@ def _topics_changed(
         call.check()
         return True
 
-    shown, names = shown_topics(sight, relative), frozenset(changed)
+    shown = shown_topics(sight, relative)
     return inheriting(sight.snapshot, node.entry_id, names, Budget(go_on), shown).topics
 
 

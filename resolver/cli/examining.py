@@ -55,7 +55,8 @@ def _doctor(session: Session, arguments: Arguments) -> int:
     for problem in problems:
         out.note(problem, "bad")
     if not problems and not session.partial:
-        out.note("all is well")
+        unlike = sorted({mount for look in looks for mount in _unlike(look)})
+        out.note("all is well" if not unlike else _UNDER_WAY.format(", ".join(unlike)))
     session.partial = session.partial or bool(problems)
     return 0
 
@@ -253,6 +254,20 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
     return "ok" if kafka.leader else "standby"
 
 
+def _unlike(look: _Look) -> Iterator[str]:
+    """The mount, where Kafka is not yet as it is wished."""
+    _, status = look
+    if not isinstance(status, KdirError):
+        kafka = status.kafka
+        if kafka.pending_count or kafka.missing_count or kafka.drift_count:
+            yield status.authority.cluster.mount
+
+
+_UNDER_WAY: Final = (
+    "all answer; Kafka is not yet as it is wished, or was changed: kdir effective --diff {}"
+)
+
+
 def _changes(looks: Sequence[_Look]) -> Iterator[str]:
     """The large changes on their way, each once, whichever servers know of it."""
     from resolver.cli.progress import told
@@ -307,6 +322,22 @@ def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
         yield (
             f"{where}: {units.plural(kafka.waiting_count, 'topic')} with changes that may delete "
             f"data, after a mount, a restore or a detach: kdir arm {mount} --aspect configs"
+        )
+    acls = {
+        "waiting for an operator or for room": kafka.acl_waiting_count,
+        "refused by Kafka": kafka.acl_refused_count,
+    }
+    for state, count in acls.items():
+        if count:
+            what = units.plural(count, "topic, group or id", "topics, groups or ids")
+            yield (
+                f"{where}: ACLs of {what} {state}: kdir effective --diff {mount}; "
+                f"kdir arm {mount} --aspect acls"
+            )
+    if kafka.acl_lost_count:
+        yield (
+            f"{where}: {units.plural(kafka.acl_lost_count, 'ACL')} of kdir's removed by somebody "
+            f"else: kdir effective --diff {mount}; kdir arm {mount} --aspect acls"
         )
     if kafka.contested_count:
         yield (

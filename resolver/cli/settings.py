@@ -154,6 +154,7 @@ def _drift_below(session: Session, where: Place) -> int:
 
     from resolver.errors import InvalidArgument
 
+    below = _mounts_below(session, where)
     request = admin_pb2.ListDriftRequest(path=str(where.path), unarmed=True)
     try:
         answer: admin_pb2.ListDriftResponse = session.resolver.call(
@@ -162,14 +163,39 @@ def _drift_below(session: Session, where: Place) -> int:
     except InvalidArgument as error:
         if error.metadata.get("field") != "cluster":
             raise
-        session.out.note(f"{error.message}: nothing to compare")
-        return 0
+        error.message += f": nothing to compare {where.path} with, and nothing was compared"
+        if below:
+            error.message += f"; each cluster below is asked by itself: {_some(below)}"
+        raise
     _show_drift(session.out, answer.drifts)
     if not answer.drifts:
         session.out.note("Kafka has all of it as it is set")
+    if below:
+        session.out.note(f"not compared, each is asked by itself: {_some(below)}")
     if answer.omitted_count:
         session.out.note(f"and {answer.omitted_count:,} more: ask further below", "warn")
     return _EXIT_DIFFERENT if answer.drifts else 0
+
+
+def _mounts_below(session: Session, where: Place) -> list[str]:
+    """Where other clusters are mounted below a path, as far as its owner tells."""
+    from kdir.v1 import federation_pb2
+
+    from resolver.errors import KdirError
+    from resolver.path import Path
+
+    request = federation_pb2.ListMountsRequest()
+    try:
+        answer = session.resolver.call(where.path, "FederationService.ListMounts", request)
+    except KdirError:
+        return []
+    mounts = (Path.parse(row.mount) for row in answer.rows)
+    return sorted(str(one) for one in mounts if one != where.path and where.path.is_prefix_of(one))
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = len(paths) - _MOST_NAMED
+    return ", ".join(paths[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _show_drift(out: Output, drifts: Sequence[admin_pb2.Drift]) -> None:
@@ -244,6 +270,8 @@ def _in_kafka(one: policies_pb2.EffectiveValue, shown: Callable[[str], str]) -> 
 
 
 _EXIT_DIFFERENT: Final = 5
+_MOST_NAMED: Final = 5
+"""Paths in one message."""
 _COLUMNS: Final = [
     Column("FIELD"), Column("VALUE"), Column("SET AT"), Column("BY"), Column("AGE"),
     Column("OVERRIDES"), Column("KAFKA"),
@@ -303,10 +331,10 @@ VERBS: Final = (
             "= the same, else its value, or default for its own default, and why: drift; waiting\n"
             "for kdir arm, since it could delete data; contested, since somebody else keeps\n"
             "putting it back; refused by Kafka; no room, by a quota; not armed, where it is only\n"
-            "a wish. n/a is none of Kafka's.\n"
-            "With --diff only what Kafka has otherwise, of a directory that of all topics below,\n"
-            "and exit code 5 where there is any. Quotas show what is used, and bind at every\n"
-            "level, overridden or not."
+            "a wish; if set, where --if asks and kdir would push it. n/a is none of Kafka's.\n"
+            "With --diff only what Kafka has otherwise, of a directory that of all topics below\n"
+            "in its cluster, and exit code 5 where there is any, 2 where there is no Kafka to\n"
+            "compare with. Quotas show what is used, and bind at every level, overridden or not."
         ),
         arguments=(_PATH,),
         options=(

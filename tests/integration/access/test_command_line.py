@@ -157,8 +157,9 @@ def test_what_if_changes_nothing(kdir: Kdir) -> None:
 
 def test_a_difference_from_kafka_that_is_not_there_is_said(kdir: Kdir) -> None:
     ran = kdir("effective # --diff")
-    assert (ran.code, ran.out) == (0, "")
+    assert (ran.code, ran.out) == (2, "")
     assert "has no Kafka behind it: nothing to compare" in ran.err
+    assert "nothing was compared" in ran.err
 
 
 def test_an_update_by_an_old_etag_is_a_conflict(kdir: Kdir) -> None:

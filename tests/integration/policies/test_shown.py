@@ -78,6 +78,9 @@ def test_quotas_and_what_is_to_be_known_of_kafka_are_shown_from_any_server(
         assert {line.split("\t")[1] for line in unarmed.lines} == {"retention.ms", "partitions"}
         assert all(line.endswith("not armed") for line in unarmed.lines)
         assert kdir(here, "effective", "--diff", "/t/d/a").out.count("not armed") == 2
+        what_if = done(here, "effective", "/t/d/a", "--if", "flush.ms=9", "--if", "retention.ms=1d")
+        shown = {line.split("\t")[0]: line.split("\t")[-1] for line in what_if.lines}
+        assert {shown["flush.ms"], shown["retention.ms"]} == {"default  not armed"}
 
         # Armed: it is pushed, as far as there is room.
         plan = done(here, "arm", "/t/d", "--aspect", "configs", "-o", "name").out.strip()
@@ -88,6 +91,12 @@ def test_quotas_and_what_is_to_be_known_of_kafka_are_shown_from_any_server(
             ("/t/d/c", "partitions", "1  no room"),
         }
         assert facts(done(root, "stat", "/t/d/b"), "no room") == ["partitions"]
+
+        # What is only asked about is no drift.
+        what_if = done(here, "effective", "/t/d/a", "--if", "flush.ms=9")
+        assert [line.split("\t")[-1] for line in what_if.lines if line.startswith("flush.ms")] == [
+            "default  if set"
+        ]
 
         # Somebody changes what is inherited: that is drift, counted and shown.
         assert kafka.alter([Alteration("d.a", {"retention.ms": DAY})]) == {"d.a": Done()}

@@ -69,6 +69,10 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(
         # Above the mounts there is no Kafka, so nothing to read and nothing to arm.
         refused = kdir(la, "arm", "/la", "--aspect", "configs")
         assert (refused.code, "no Kafka behind it" in refused.err) == (5, True)
+        compared = kdir(la, "effective", "/la", "--diff")
+        assert (compared.code, compared.out) == (2, "")
+        assert "nothing was compared; each cluster below is asked by itself: " in compared.err
+        assert "/la/one, /la/two" in compared.err
         said = kdir(la, "set", "/la/one/search", "manage.configs=true")
         assert said.code == 2
         assert "kdir arm /la/one/search --aspect configs" in said.err

@@ -1,0 +1,67 @@
+"""``kdir doctor``: what waits, or is not as it is wished, is never said to be well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kdir.v1 import admin_pb2
+
+from resolver.path import Path as KdirPath
+from resolver.testing import MemoryDirectory
+from tests.command_line import Ran, answering, run
+
+AT = "127.0.0.1:20000"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KDIR_AT", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def doctor(**kafka: Any) -> Ran:
+    """At a server whose Kafka is so."""
+    status = admin_pb2.GetStatusResponse(
+        replica_state=admin_pb2.REPLICA_STATE_SERVING,
+        kafka=admin_pb2.KafkaStatus(reachable=True, leader=True, **kafka),
+    )
+    status.authority.cluster.cluster, status.authority.cluster.mount = "la", "/la"
+    with MemoryDirectory() as tree:
+        tree.cluster("/la", "la")
+        owner = tree.deepest(KdirPath.parse("/la"))
+        assert owner is not None
+        answers = {"AdminService.GetStatus": status}
+        tree.transport.serve(AT, answering(answers, owner.answer, []))
+        return run(["--at", AT, "doctor", "--local"], tree.transport)
+
+
+def test_what_is_well_is_said_to_be() -> None:
+    ran = doctor(acl_count=4)
+    assert (ran.code, "all is well" in ran.err) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        ("acl_waiting_count", "ACLs of 1 topic, group or id waiting for an operator or for room"),
+        ("acl_refused_count", "ACLs of 1 topic, group or id refused by Kafka"),
+        ("acl_lost_count", "1 ACL of kdir's removed by somebody else"),
+    ],
+)
+def test_acls_that_are_not_as_wished_are_named(count: str, said: str) -> None:
+    ran = doctor(**{count: 1})
+    assert ran.code == 3
+    assert "all is well" not in ran.err
+    assert f"/la at {AT}: {said}: kdir effective --diff /la; kdir arm /la --aspect acls" in ran.err
+
+
+@pytest.mark.parametrize("count", ["pending_count", "missing_count", "drift_count"])
+def test_what_is_under_way_or_differs_is_not_said_to_be_well(count: str) -> None:
+    ran = doctor(**{count: 1})
+    assert ran.code == 0
+    assert "all is well" not in ran.err
+    assert "Kafka is not yet as it is wished, or was changed: kdir effective --diff /la" in ran.err
