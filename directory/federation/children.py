@@ -249,7 +249,9 @@ class Children:
                 looked = looking
                 inherited = self._inherited(*looking)
             if inherited is not None and (
-                told_inherited is None or inherited.levels != told_inherited.levels
+                told_inherited is None
+                or inherited.levels != told_inherited.levels
+                or inherited.basis != told_inherited.basis
             ):
                 refuse_oversized(inherited)
                 told_inherited = inherited
@@ -270,7 +272,9 @@ class Children:
     def _inherited(self, snapshot: Snapshot, mount_path: Path) -> federation_pb2.Inherited:
         view = self._federation.view()
         message = federation_pb2.Inherited(
-            revision=snapshot.revision, incarnation=snapshot.incarnation
+            revision=snapshot.revision,
+            incarnation=snapshot.incarnation,
+            basis=facts.since_of(snapshot),
         )
         message.levels.extend(facts.inherited_levels(snapshot))
         message.ancestors.extend(facts.ancestors(snapshot, unix_ms()))

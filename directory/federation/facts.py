@@ -9,9 +9,11 @@ written anew then. Only of what is inherited nobody knows, then, that it is noth
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 from kdir.v1 import federation_pb2, policies_pb2
@@ -60,6 +62,7 @@ __all__ = [
     "lost_words",
     "nothing_inherited",
     "position_of",
+    "since_of",
     "table_rows",
     "table_writes",
     "told_writes",
@@ -232,6 +235,21 @@ def told_writes(snapshot: Snapshot) -> tuple[Write, ...]:
     return () if snapshot.fact(TOLD_KEY) == now else (Put(TOLD_KEY, now),)
 
 
+def since_of(snapshot: Snapshot) -> str:
+    """After which detaches, attaches and first words since, of this cluster and of those above it,
+    what it inherits is what it is; empty where nothing was ever said from above.
+    """
+    said = read_inherited(snapshot)
+    above = "" if said is None else said.message.basis
+    own = [
+        (snapshot.fact(key) or b"").decode(errors="replace")
+        for key in (DETACHED_KEY, ATTACHED_KEY, TOLD_KEY)
+    ]
+    if not (above or any(own)):
+        return ""
+    return blake2b(json.dumps([above, *own]).encode(), digest_size=8).hexdigest()
+
+
 def is_told(snapshot: Snapshot) -> bool:
     """Whether a parent ever said what is inherited; else nobody knows that it is nothing."""
     return snapshot.fact(INHERITED_KEY) is not None
@@ -366,7 +384,10 @@ def inherited_writes(
     known = read_inherited(snapshot)
     if known is not None:
         before = known.message
-        if before.levels == inherited.levels and before.incarnation == inherited.incarnation:
+        if before.levels == inherited.levels and (before.incarnation, before.basis) == (
+            inherited.incarnation,
+            inherited.basis,
+        ):
             return ()
     return writes_of(snapshot, inherited, now_ms)
 

@@ -102,6 +102,8 @@ class ParentLink:
         """Whether something was written of which nobody knows whether it took effect."""
         self._said: set[bytes] = set()
         """The keys of what was said on this link and kept."""
+        self._attached: bytes | None = None
+        """Since which attaching this link stands: what was on its way before it is an old word."""
         federation.subscribe(self._news.set)
 
     def start(self) -> None:
@@ -182,6 +184,7 @@ class ParentLink:
 
     def _one_link(self, leadership: Leadership, turn: int) -> None:
         self._said = set()
+        self._attached = self._replica.snapshot.fact(facts.ATTACHED_KEY)
         endpoints = self._federation.parent_endpoints
         endpoint = endpoints[turn % len(endpoints)]
         outbox: _Outbox = queue.SimpleQueue()
@@ -200,7 +203,7 @@ class ParentLink:
                     self._take(response, leadership)
                     self._keep_heard(leadership)
                     self._refuse_spoiled()
-                    if self._stop.is_set() or self._detached():
+                    if self._stop.is_set() or self._detached() or self._attached_anew():
                         break
                 self._message = f"{endpoint} ended the link"
         except grpc.RpcError as error:
@@ -382,13 +385,20 @@ class ParentLink:
     def _detached(self) -> str:
         return facts.detached_of(self._replica.snapshot)
 
+    def _attached_anew(self) -> bool:
+        return self._replica.snapshot.fact(facts.ATTACHED_KEY) != self._attached
+
     def _commit(self, writes: tuple[Write, ...], leadership: Leadership) -> None:
-        # What was on its way when the cluster was detached must not change what was kept.
-        attached = KeyIs(facts.DETACHED_KEY, None)
+        # What was on its way when the cluster was detached must not change what was kept, nor be
+        # taken for the parent's first word where it was attached again before anybody here saw it.
+        attached = (
+            KeyIs(facts.DETACHED_KEY, None),
+            KeyIs(facts.ATTACHED_KEY, self._attached),
+        )
         if not writes:
             return
         try:
-            self._written = self._writer.put_facts(writes, guards=(leadership.guard, attached))
+            self._written = self._writer.put_facts(writes, guards=(leadership.guard, *attached))
         except StoreUnavailable:
             # It may be there, and seen only later: what comes after the next election has seen it.
             self._unsure = True

@@ -46,13 +46,9 @@ def missing_word(snapshot: Snapshot, *, has_parent: bool) -> str:
 def basis_of(snapshot: Snapshot, mount: Path) -> str:
     """On whose word the effective policies stand: this store's life, the mount, and the lives of
     the ancestors' stores. It changes with a restore, a mount and a move of one, a detach and an
-    attach, and with the first word that a parent says after any of these; not with what anybody
-    sets.
+    attach, also of a cluster above, and with the first word that a parent says after any of these;
+    not with what anybody sets.
     """
     ancestors = [(one.cluster_id, one.incarnation) for one in facts.ancestors(snapshot, now_ms=0)]
-    since = [
-        (snapshot.fact(key) or b"").decode(errors="replace")
-        for key in (facts.DETACHED_KEY, facts.ATTACHED_KEY, facts.TOLD_KEY)
-    ]
-    word = json.dumps([snapshot.incarnation, str(mount), ancestors, since])
+    word = json.dumps([snapshot.incarnation, str(mount), ancestors, facts.since_of(snapshot)])
     return hashlib.sha256(word.encode()).hexdigest()[:16]

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin import ConfluentAdmin
 from tests.command_line import Ran, run
@@ -21,23 +23,30 @@ def kdir(server: Server, *words: str) -> Ran:
     return done
 
 
+@pytest.mark.parametrize("below", [False, True], ids=["its own", "of a cluster below it"])
 def test_what_was_set_above_while_a_cluster_was_detached_waits_for_a_person(
-    kafka_brokers: Callable[..., KafkaBroker], tmp_path: Path
+    kafka_brokers: Callable[..., KafkaBroker], tmp_path: Path, below: bool
 ) -> None:
     with kafka_brokers() as broker, Federation(tmp_path) as federation:
         kafka = ConfluentAdmin([broker.bootstrap])
         make(kafka, "clicks")
         root = federation.start("/")
         settings = {"bootstrap": [broker.bootstrap], "ceiling": ["configs"], "sweep_seconds": 1}
-        la = federation.join("/la", "/", kafka=settings)
-        eventually(lambda: la.status().topic_count == 1)
+        la = federation.join("/la", "/", **({} if below else {"kafka": settings}))
+        mount = "/la/m" if below else "/la"
+        has_kafka = federation.join(mount, "/la", kafka=settings) if below else la
+        eventually(lambda: has_kafka.status().topic_count == 1)
         kdir(root, "set", "/", "retention.ms=30d")
 
         def arm() -> None:
-            plan = kdir(la, "arm", "/la", "--aspect", "configs", "-o", "name").out.strip()
-            kdir(la, "arm", "/la", "--aspect", "configs", "--plan", plan)
+            aspect = ("arm", mount, "--aspect", "configs")
+            plan = kdir(has_kafka, *aspect, "-o", "name").out.strip()
+            kdir(has_kafka, *aspect, "--plan", plan)
 
-        eventually(lambda: kdir(la, "effective", "/la/clicks").out.count("2592000000"))
+        def effective() -> str:
+            return kdir(has_kafka, "effective", f"{mount}/clicks").out
+
+        eventually(lambda: MONTH in effective())
         arm()
         eventually(lambda: retention(kafka, "clicks") == {"clicks": MONTH})
 
@@ -46,12 +55,12 @@ def test_what_was_set_above_while_a_cluster_was_detached_waits_for_a_person(
             kdir(root, "set", "/", f"retention.ms={DAY}")
             kdir(la, "parent", "attach", "/la")
             # It is known here, and waits.
-            eventually(lambda: la.status().kafka.waiting_count == 1)
-            assert DAY in kdir(la, "effective", "/la/clicks").out
+            eventually(lambda: has_kafka.status().kafka.waiting_count == 1)
+            assert DAY in effective()
             assert retention(kafka, "clicks") == {"clicks": MONTH}
             if turn == 0:
                 kdir(root, "set", "/", "retention.ms=30d")
-                eventually(lambda: la.status().kafka.waiting_count == 0)
+                eventually(lambda: has_kafka.status().kafka.waiting_count == 0)
 
         arm()  # read, and agreed to
         eventually(lambda: retention(kafka, "clicks") == {"clicks": DAY})

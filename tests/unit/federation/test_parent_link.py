@@ -17,7 +17,7 @@ from directory.config import Limits, ServerConfig
 from directory.federation import facts
 from directory.namespace.keys import PARENT
 from directory.store.addresses import open_store
-from directory.store.base import Committed, Put, Store, Transaction
+from directory.store.base import Committed, Put, Remove, Store, Transaction
 from directory.store.replica import Applied, ReplicaState
 from resolver.path import Path as Path_
 from tests.federation import eventually
@@ -33,7 +33,7 @@ def inherited(word: str) -> federation_pb2.Inherited:
 
 
 class _Parent(federation_pb2_grpc.FederationServiceServicer):
-    """Says the same on each link, once, and stays."""
+    """Says its word on each link, again where it is another, and stays."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -46,8 +46,12 @@ class _Parent(federation_pb2_grpc.FederationServiceServicer):
         next(requests)
         self.links += 1
         yield federation_pb2.LinkResponse(welcome=WELCOME)
-        yield federation_pb2.LinkResponse(inherited=inherited(self.word))
-        while not self.ended.wait(0.1) and context.is_active():
+        told = ""
+        while not self.ended.is_set() and context.is_active():
+            if told != self.word:
+                told = self.word
+                yield federation_pb2.LinkResponse(inherited=inherited(told))
+            self.ended.wait(0.1)
             yield federation_pb2.LinkResponse(heartbeat=federation_pb2.Heartbeat())
 
     def ListMounts(  # pragma: no cover - nobody asks
@@ -79,14 +83,8 @@ def kept(store: Store) -> str:
     return levels[0].path if levels else ""
 
 
-def test_S19_a_new_holder_compares_with_a_tree_as_new_as_its_election(
-    tmp_path: Path, parent: tuple[_Parent, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The holder before it kept another word, of which its own tree does not know yet."""
-    monkeypatch.setattr("directory.writer._FACTS_SECONDS", 0.05)  # so long a write is waited for
-    said, address = parent
-    where = f"sqlite:///{tmp_path / 'la.sqlite'}"
-    config = ServerConfig.quick(
+def config_of(where: str, address: str) -> ServerConfig:
+    return ServerConfig.quick(
         Path_.parse("/la"),
         cluster="la",
         store=where,
@@ -94,7 +92,16 @@ def test_S19_a_new_holder_compares_with_a_tree_as_new_as_its_election(
         parent=(address,),
         limits=Limits(heartbeat_seconds=0.3),
     )
-    cluster = Cluster.open(config)
+
+
+def test_S19_a_new_holder_compares_with_a_tree_as_new_as_its_election(
+    tmp_path: Path, parent: tuple[_Parent, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder before it kept another word, of which its own tree does not know yet."""
+    monkeypatch.setattr("directory.writer._FACTS_SECONDS", 0.05)  # so long a write is waited for
+    said, address = parent
+    where = f"sqlite:///{tmp_path / 'la.sqlite'}"
+    cluster = Cluster.open(config_of(where, address))
     other = open_store(where, "la")
     gate = threading.Event()
 
@@ -124,6 +131,50 @@ def test_S19_a_new_holder_compares_with_a_tree_as_new_as_its_election(
         gate.set()
         eventually(lambda: kept(other) == "/old")
         assert said.links
+    finally:
+        gate.set()
+        said.ended.set()
+        cluster.stop()
+        other.close()
+
+
+def test_what_comes_on_a_link_of_before_an_attach_is_no_word_of_since(
+    tmp_path: Path, parent: tuple[_Parent, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was detached and attached again, by another server, before the holder saw either."""
+    monkeypatch.setattr("directory.writer._FACTS_SECONDS", 0.05)
+    said, address = parent
+    where = f"sqlite:///{tmp_path / 'la.sqlite'}"
+    cluster = Cluster.open(config_of(where, address))
+    other = open_store(where, "la")
+    gate = threading.Event()
+
+    def hold(applied: Applied) -> None:
+        if any(write.key == MARK for write in applied.writes):
+            gate.wait(60)
+
+    def told() -> bytes | None:
+        rows = other.read(facts.TOLD_KEY)
+        return next((row.value for row in rows if row.key == facts.TOLD_KEY), None)
+
+    cluster.replica.subscribe(hold)
+    try:
+        cluster.start()
+        eventually(lambda: kept(other) == "/old")
+        before = eventually(told)
+        commit(other, Put(MARK, b""))  # the last that the cluster's replica sees
+        eventually(lambda: cluster.replica.snapshot.fact(MARK) is not None)
+        commit(other, Put(facts.DETACHED_KEY, b"somebody"))
+        attached = (Remove(facts.DETACHED_KEY), Put(facts.ATTACHED_KEY, b"again"))
+        assert isinstance(other.commit(Transaction((), attached)), Committed)
+        links = said.links
+        said.word = "late"
+        # The store refuses it, and the link ends: it was one of before.
+        eventually(lambda: said.links > links)
+        assert (kept(other), told()) == ("/old", before)
+        gate.set()
+        eventually(lambda: kept(other) == "/late")
+        assert (told() or b"").endswith(b":again")
     finally:
         gate.set()
         said.ended.set()
