@@ -288,6 +288,11 @@ class Within:
         """For the directory itself, and for all in it that has no grants of its own."""
 
     @property
+    def has_none_below(self) -> bool:
+        """Whether nothing in it, at any depth, has grants of its own, for whomever."""
+        return self._branch is None or not self._branch.fan.size
+
+    @property
     def is_uniform(self) -> bool:
         """Whether the directory's answer is that of all in it, at any depth: a page need not ask
         for each name.

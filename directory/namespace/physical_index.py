@@ -199,12 +199,16 @@ class _Base:
 
     def _make(self, give_way: Callable[[], object]) -> Iterator[_Table]:
         enough = max(_TABLE, self.size // _MOST_TABLES)
-        growing = _Growing()
+        growing, since = _Growing(), 0
         for parent_id, topics in self._topics() if self._topics is not None else ():
             left = iter(topics.items())
             while piece := list(islice(left, _PIECE)):
                 growing.add(parent_id, *self._readable(parent_id, piece))
-                give_way()
+                since += len(piece)
+                # Not for every directory: 10,000 small ones would take a minute of giving way.
+                if since >= _PIECE:
+                    give_way()
+                    since = 0
                 if len(growing.names) >= enough:
                     yield growing.table(give_way)
                     growing = _Growing()

@@ -9,6 +9,7 @@ and not do is PERMISSION_DENIED. Longer than most files: seeing, doing and heari
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Final
 
 from kdir.v1 import resolve_pb2, watch_pb2
@@ -48,6 +49,8 @@ _audit = logging.getLogger("kdir.audit")
 _DESCRIBE: Final = Question.of(Operation.DESCRIBE)
 _MOST_DIRECTORIES: Final = 1 << 12
 """So many directories are remembered for each caller: 100 MB, should all ask everywhere."""
+_MOST_PLAIN: Final = 1 << 14
+"""Of those of which nothing but a yes is remembered: at 40 bytes, their names being shared."""
 
 Segments = tuple[str, ...]
 
@@ -60,6 +63,7 @@ class Sight:
         "_age_seconds",
         "_cluster",
         "_mount",
+        "_plain",
         "_withins",
         "access",
         "caller",
@@ -86,6 +90,7 @@ class Sight:
         self._age_seconds: Final = float("inf") if expired else 0.0
         self._withins: dict[Segments, Within] = {}
         self._above: dict[str, Within] = {}
+        self._plain: set[str] = set()
 
     # -- seeing ----------------------------------------------------------------------------------
 
@@ -254,13 +259,22 @@ class Sight:
     def _is_plain(self, text: str) -> bool:
         """Whether whatever stands at the path may be seen: no grants of its own say otherwise."""
         above, slash, name = text.rpartition("/")
+        if above in self._plain:
+            return bool(name)
         within = self._above.get(above)
         if within is None:
             segments = tuple(above.split("/")[1:])
             depth = len(self._mount)
             if not slash or segments[:depth] != self._mount.segments:
                 return False
-            within = self.within(segments[depth:])
+            within = self.access.within(
+                self.caller, _DESCRIBE, segments[depth:], age_seconds=self._age_seconds
+            )
+            if within.decision.allowed and within.has_none_below:
+                if len(self._plain) >= _MOST_PLAIN:
+                    self._plain.clear()
+                self._plain.add(sys.intern(above))
+                return bool(name)
             if len(self._above) >= _MOST_DIRECTORIES:
                 self._above.clear()
             self._above[above] = within

@@ -9,7 +9,7 @@ import pytest
 
 from directory.codec import ProtoCodec
 from directory.namespace import physical_index
-from directory.namespace.entry import ROOT_ID, Kind, Topic
+from directory.namespace.entry import ROOT_ID, Directory, Kind, Topic
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove
@@ -75,6 +75,21 @@ def test_it_gives_way_until_somebody_waits_for_it() -> None:
     located = snapshot.locate("flat.39999")
     assert located is not None
     assert located.name == "t039999"
+
+
+def test_many_small_directories_are_no_reason_to_give_way_more_often() -> None:
+    codec = ProtoCodec()
+    rows = []
+    for number in range(2_000):
+        one = Directory(entry_id=10 + number)
+        rows.append((entry_key(ROOT_ID, Kind.DIRECTORY, f"d{number:04}"), codec.encode(one)))
+        leaf = Topic(entry_id=100_000 + number, physical_name=f"flat.{number}")
+        rows.append((entry_key(one.entry_id, Kind.TOPIC, "t"), codec.encode(leaf)))
+    snapshot = Snapshot.load(codec, "i", 1, [sorted(rows)])
+    pauses: list[int] = []
+    snapshot.index_physical_names(lambda: pauses.append(1))
+    assert snapshot.all_read
+    assert len(pauses) < 10
 
 
 def test_a_new_base_is_made_when_a_quarter_is_new() -> None:

@@ -1,0 +1,40 @@
+"""What a server remembers of a caller's directories never shows what a decision would hide."""
+
+from __future__ import annotations
+
+import random
+
+from directory.authorization.grant import Operation
+from directory.authorization.principals import Caller
+from directory.authorization.rules import Question
+from directory.authorization.tree import Place
+from tests.unit.access.conftest import ADMIN, House, topic
+from tests.unit.access.test_services import Make
+
+DESCRIBE = Question.of(Operation.DESCRIBE)
+
+
+def test_A12_asked_again_and_after_others_the_answer_is_that_of_the_decision(house: Make) -> None:
+    choose = random.Random(5)
+    la: House = house()
+    directories = ["/la", *(f"/la/d{at}" for at in range(3)), "/la/d0/e", "/la/d1/e"]
+    for path in directories[1:]:
+        la.mkdir(path)
+    topics = [f"{path}/t{at}" for path in directories for at in range(2)]
+    for path in topics:
+        topic(la, path)
+    paths = [*directories, *topics, "/la/none", "/la/d0/none", "/la/d0/e/none"]
+    for _ in range(12):
+        who, path = choose.choice(["alice", "bob"]), choose.choice(directories + topics)
+        la.grant(who, choose.choice(["read", "-describe", "describe"]), path)
+        for turn in range(3):  # the first fills the memory, of which the others live
+            for asked in choose.sample(paths, len(paths)):
+                for one in ("alice", "bob"):
+                    place = Place(tuple(asked.split("/")[2:]), asked in topics)
+                    snapshot = la.cluster.replica.snapshot
+                    access = la.hosting.guarding.access(la.cluster, snapshot)
+                    allowed = access.decide(Caller(f"User:{one}"), DESCRIBE, place).allowed
+                    there = allowed and not asked.endswith("none")
+                    wanted = "resolution" if there else "absent"
+                    assert la.outcome(one, asked) == wanted, (turn, one, asked)
+    assert la.outcome(ADMIN, "/la/d0/e/t0") == "resolution"
