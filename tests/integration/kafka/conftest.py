@@ -11,8 +11,9 @@ from directory.kafka.admin import ConfluentAdmin
 from tests.reconciling import drop, in_kafka
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def own_broker(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[KafkaBroker]:
+    """One for all files of a process, which come one after the other; nobody stops it."""
     with kafka_brokers() as broker:
         yield broker
 

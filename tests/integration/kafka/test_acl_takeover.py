@@ -16,6 +16,7 @@ from deploy.local.kafka import KafkaBroker
 from deploy.local.kafka_users import SaslUsers
 from tests.federation import Federation, Server, eventually
 from tests.kafka_clients import (
+    LATE,
     NO_TOPIC,
     OK,
     ByPath,
@@ -93,8 +94,8 @@ def test_what_was_closed_stays_closed_when_the_last_grant_goes(
         kdir(server, "revoke", "alice", "write", "/la/search")
         eventually(lambda: not kafka.writes("alice", "search.clicks"))
         seen = len(tries)
-        eventually(lambda: len(tries) >= seen + 5)
-    assert set(tries) == {NO_TOPIC}, "nobody was let in because nobody is granted anything"
+        eventually(lambda: tries[seen:].count(NO_TOPIC) >= 5)
+    assert set(tries) <= {NO_TOPIC, LATE}, "nobody was let in because nobody is granted anything"
 
 
 def test_a_topic_that_is_made_in_an_armed_directory_is_never_open(
@@ -104,21 +105,21 @@ def test_a_topic_that_is_made_in_an_armed_directory_is_never_open(
     kdir(server, "grant", "alice", "write", "/la/search")
     armed(server, "/la/search")  # no takeover: what is there waits, what is new does not
     for number in range(5):
-        tries = _tries_while_made(kafka, server, f"new{number}")
-        assert OK not in tries
-        assert tries[-1] == NO_TOPIC
+        assert OK not in _tries_while_made(kafka, server, f"new{number}")
     assert kafka.writes("bob", "search.clicks"), "that was there before, and waits"
 
 
 def _tries_while_made(kafka: Guarded, server: Server, name: str) -> list[str]:
-    """What bob heard who tried to produce to a topic before, while and after it was made."""
+    """What bob heard who tried to produce to a topic before, while and after it was made, which in
+    the end is that he may not.
+    """
     topic, tries = f"search.{name}", list[str]()
     with _trying(kafka, "bob", topic, tries):
         eventually(lambda: len(tries) >= 1)
         kdir(server, "create", f"/la/search/{name}")
-        eventually(lambda: kafka.produce("alice", topic) == OK)
+        eventually(lambda: kafka.writes("alice", topic))
         seen = len(tries)
-        eventually(lambda: len(tries) >= seen + 3)
+        eventually(lambda: tries[seen:].count(NO_TOPIC) >= 3)
     return tries
 
 
@@ -151,12 +152,14 @@ def test_users_by_certificate(
 
 @contextmanager
 def _trying(kafka: Guarded, user: str, topic: str, tries: list[str]) -> Iterator[None]:
-    """A user that tries all the time to produce to a topic, which may not be there."""
+    """A user that tries all the time to produce to a topic, which may not be there: what it hears
+    within a moment.
+    """
     stop = threading.Event()
 
     def work() -> None:
         while not stop.is_set():
-            tries.append(kafka.produce(user, topic, seconds=1.0))
+            tries.append(kafka.produce(user, topic, idempotent=False, seconds=0.5))
 
     thread = threading.Thread(target=work)
     thread.start()
