@@ -38,6 +38,7 @@ from directory.namespace.keys import (
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.removal import DELETED, LARGE_CHANGES_LEVEL, Removal, level_of
+from resolver.counting import plural
 from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly
 from resolver.path import Path
 
@@ -128,8 +129,9 @@ def _delete_directory(
     if not recursive:
         topics, others = len(node.topics), len(node.containers)
         raise NotEmpty(
-            f"{found.path} holds {topics:,} topics and {others:,} directories and links; remove "
-            f"them first, or remove it with all below it",
+            f"{found.path} holds {plural(topics, 'topic')} and "
+            f"{plural(others, 'directory or link', 'directories and links')}; remove them first, "
+            f"or remove it with all below it",
             path=found.path,
             topics=topics,
             containers=others,

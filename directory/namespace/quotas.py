@@ -18,6 +18,7 @@ from directory.namespace.entry import ROOT_ID, Directory, Policies, Topic
 from directory.namespace.policies import Level
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.tree import upwards
+from resolver.counting import plural
 from resolver.path import Path, is_system
 
 __all__ = [
@@ -47,7 +48,7 @@ NO_AMOUNT: Final = Amount()
 QUOTAS: Final = ("max_topics", "max_partitions")
 """The fields that say one."""
 _COUNTED: Final[Mapping[str, str]] = MappingProxyType(
-    dict(zip(QUOTAS, ("topics", "partitions"), strict=True))
+    dict(zip(QUOTAS, ("topic", "partition"), strict=True))
 )
 
 
@@ -66,9 +67,9 @@ class Quota:
     """It is said above the mount."""
 
     @property
-    def counted(self) -> str:
-        """What it counts, in words."""
-        return _COUNTED[self.field]
+    def told_limit(self) -> str:
+        """The limit in words: ``1 topic``, ``20 partitions``."""
+        return plural(self.limit, _COUNTED[self.field])
 
     def used(self, snapshot: Snapshot) -> int:
         """How much there is."""

@@ -19,6 +19,7 @@ from directory.namespace.quotas import NO_AMOUNT, Amount, Quota, counting_at, qu
 from directory.namespace.rules import directories_below
 from directory.namespace.snapshot import Node
 from directory.namespace.tree import upwards
+from resolver.counting import plural
 from resolver.errors import InvalidArgument, QuotaExceeded
 from resolver.path import Path
 
@@ -60,9 +61,10 @@ def check_room(
             raise _exceeded(draft, quota, used, quota.of(more))
         if quota.field == "max_partitions" and not known:
             raise InvalidArgument(
-                f"topic.partitions: not given, and {_where(draft, quota)} allows {quota.limit:,} "
-                f"partitions below it and has {used:,}: how many the broker would make by default "
-                f"is not known here; say how many (--partitions), or set partitions on a directory",
+                f"topic.partitions: not given, and {_where(draft, quota)} allows "
+                f"{quota.told_limit} below it and has {used:,}: how many the broker "
+                f"would make by default is not known here; say how many (--partitions), or set "
+                f"partitions on a directory",
                 field="topic.partitions",
                 path=quota.path,
                 limit=quota.limit,
@@ -84,7 +86,7 @@ def check_own(path: Path, policies: Policies, partitions: int) -> None:
     limit = policies.max_partitions
     if limit is not None and partitions > limit:
         raise QuotaExceeded(
-            f"{path} allows itself {limit:,} partitions, not {partitions:,}",
+            f"{path} allows itself {plural(limit, 'partition')}, not {partitions:,}",
             path=path,
             field="max_partitions",
             limit=limit,
@@ -142,7 +144,7 @@ class Arrivals:
                 used = quota.used(draft.snapshot) + came
                 if came and used > quota.limit:
                     over[quota] = (
-                        f"{_where(draft, quota)} allows {quota.limit:,} {quota.counted} below it, "
+                        f"{_where(draft, quota)} allows {quota.told_limit} below it, "
                         f"and has {used:,} with what is taken in: Kafka has them"
                     )
         return over.values()
@@ -162,7 +164,7 @@ def _where(draft: Draft, quota: Quota) -> str:
 
 def _exceeded(draft: Draft, quota: Quota, used: int, more: int) -> QuotaExceeded:
     return QuotaExceeded(
-        f"{_where(draft, quota)} allows {quota.limit:,} {quota.counted} below it, has {used:,}, "
+        f"{_where(draft, quota)} allows {quota.told_limit} below it, has {used:,}, "
         f"and has no room for {more:,} more",
         path=quota.path,
         field=quota.field,

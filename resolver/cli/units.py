@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from resolver.counting import count, plural
+
 __all__ = ["age", "count", "duration_ms", "plural", "retention", "took"]
 
 _STEPS = (("y", 365 * 86_400), ("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-
-
-def count(number: int) -> str:
-    """``1204`` as ``1,204``."""
-    return f"{number:,}"
 
 
 def age(seconds: float) -> str:
@@ -42,8 +39,3 @@ def retention(text: str) -> str:
     if text == "-1":
         return "forever"
     return duration_ms(int(text)) if text.isascii() and text.isdigit() else text
-
-
-def plural(number: int, one: str, many: str = "") -> str:
-    """``1 topic``, ``1,204 topics``."""
-    return f"{count(number)} {one if number == 1 else many or f'{one}s'}"

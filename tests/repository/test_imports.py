@@ -62,6 +62,7 @@ _PURE = frozenset(
         "directory.authorization",
         "directory.namespace",
         "directory.store.base",  # the contract of a store, which plans are written for
+        "resolver.counting",
         "resolver.definitions",
         "resolver.errors",
         "resolver.fork",

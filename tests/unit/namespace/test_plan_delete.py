@@ -231,7 +231,7 @@ def test_an_empty_directory_goes_at_once() -> None:
 def test_a_directory_that_holds_something_is_kept() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/a/b"), mkdir("/la/a/c"), topic("/la/a/t"))
-    wrong = refused(cluster, rm("/la/a"), NotEmpty, "1 topics and 2 directories and links")
+    wrong = refused(cluster, rm("/la/a"), NotEmpty, "1 topic and 2 directories and links")
     assert (wrong.metadata["topics"], wrong.metadata["containers"]) == ("1", "2")
     cluster.do(mkdir("/la/l"), CreateLink(path=path("/la/l/x"), targets=(path("/ny"),)))
     refused(cluster, rm("/la/l"), NotEmpty, "/la/l holds 0 topics and 1 ")

@@ -141,7 +141,7 @@ def test_adoption_drops_nothing_and_tells() -> None:
     made = cluster.do(adopt("two", 3, "a"))
     assert made.topic_count == 1
     assert list(made.notes) == [
-        "/la/a allows 1 topics below it, and has 2 with what is taken in: Kafka has them",
+        "/la/a allows 1 topic below it, and has 2 with what is taken in: Kafka has them",
         "/la/a allows 4 partitions below it, and has 6 with what is taken in: Kafka has them",
     ]
     refused(cluster, topic("/la/a/three"), "has 2")
@@ -185,7 +185,7 @@ def test_a_quota_below_what_is_there_lets_nothing_come_and_takes_nothing() -> No
         for quota in quotas_at(cluster.snapshot, cluster.mount, (), node)
     ]
     assert shown == [("max_topics", "/la/a", 3, 1), ("max_partitions", "/la/a", 6, 1)]
-    refused(cluster, topic("/la/a/w"), "allows 1 topics .*has 3")
+    refused(cluster, topic("/la/a/w"), "allows 1 topic .*has 3")
     cluster.do(DeleteEntry(path=path("/la/a/x")), DeleteEntry(path=path("/la/a/y")))
     refused(cluster, topic("/la/a/w"), "has 1")
     cluster.do(DeleteEntry(path=path("/la/a/z")), topic("/la/a/w", 1))
