@@ -54,6 +54,8 @@ class Tally:
     """Places of which nothing could be said: they have to be looked at again."""
     refused: str = ""
     """Kafka's words to one of them."""
+    no_room: dict[tuple[int, str], None] = field(default_factory=dict)
+    """Places of what did not grow, for a quota leaves no room."""
 
 
 def subjects_at(
@@ -131,7 +133,10 @@ class ConfigPushing:
             if verdict.asked != pushed:
                 writes.append(verdict.asked.to_write(subject.topic.entry_id))
         self._commits.put_all(writes)
-        judged = granting.granted()
+        wished, judged = judged, granting.granted()
+        for (subject, before), (_, verdict) in zip(wished, judged, strict=True):
+            if before.grows_to and not verdict.grows_to:
+                tally.no_room[subject.place] = None
         asks = [pair for pair in judged if pair[1].calls]
         outcomes = self._ask(asks, admin) if asks else {}
         self._record(tally, judged, outcomes)

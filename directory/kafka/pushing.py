@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from directory.federation import facts
@@ -22,6 +23,7 @@ from directory.kafka.commits import TopicCommits
 from directory.kafka.config_pushing import ConfigPushing, Tally, subjects_at
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.facts import KafkaFacts
+from directory.kafka.growing import Room
 from directory.kafka.hints import Hints, Noted
 from directory.kafka.inheritance import basis_of, missing_word
 from directory.kafka.pushed import BASIS, Mark, Pushed, armed_anywhere, marks, pushed_of
@@ -42,6 +44,8 @@ _SCANNED: Final = 5_000
 """Topics that one step looks at in memory: people's wishes come in between."""
 _AGAIN_SECONDS: Final = 2.0
 """Until what could not be finished is tried again."""
+_ROOM_SECONDS: Final = 15.0
+"""From one look whether there is room for what quotas held back to the next, whatever made it."""
 _SHOWN_SECONDS: Final = 0.1
 """From one look whether Kafka shows what it acknowledged to the next."""
 _AHEAD: Final = 1
@@ -97,6 +101,9 @@ class Pusher:
         self._pushing = ConfigPushing(cluster, commits, latest, mount, self._altered, clock)
         self._hints = Hints()
         self._passes: list[_Pass] = []
+        self._no_room: dict[tuple[int, str], None] = {}
+        """Places of topics that quotas keep from growing."""
+        self._room_due = 0.0
         self._due = 0.0
         self.note = ""
         """Why nothing is pushed; empty = nothing is in the way."""
@@ -119,6 +126,7 @@ class Pusher:
         if self._hints:
             return self._due
         starts = [one.not_before for one in self._passes]
+        starts += [self._room_due] if self._no_room else []
         return max(self._due, min(starts)) if starts else None
 
     # -- one step ------------------------------------------------------------------------------
@@ -133,9 +141,14 @@ class Pusher:
             # Not before: a tree that is older than what was noted would say that nothing is due.
             snapshot, mount = self._latest(), self._mount()
             self._forget(noted, snapshot)
+            look_for_room = bool(noted.gone) or self._clock() >= self._room_due
+            if look_for_room:
+                self._room_due = self._clock() + _ROOM_SECONDS
             if not self._may_push(snapshot):
                 return
             self._plan_passes(noted, snapshot, mount)
+            if look_for_room:
+                self._look_for_room(snapshot, mount)
         ready = [one for one in self._passes if one.not_before <= self._clock()]
         if not ready:
             return
@@ -179,6 +192,8 @@ class Pusher:
             # Kafka went away, or the store: what was taken from the walk is not lost.
             one.walk, one.through = None, False
             raise
+        self._no_room |= one.tally.no_room
+        one.tally.no_room = {}
         self._due = began + changed / self._settings.changes_per_second
         if one.through and not self._altered.behind(admin):
             self._end(one)
@@ -226,6 +241,26 @@ class Pusher:
         self._passes += [self._below(one, self._rules) for one in directories]
         if topics:
             self._passes.append(_Pass(partial(self._at, places=topics), self._rules))
+
+    def _look_for_room(self, snapshot: Snapshot, mount: Path) -> None:
+        """What may grow by now: a quota was raised, or something below it was removed or moved
+        away. In memory; some at a time, each again after the others.
+        """
+        places = list(islice(self._no_room, _BATCH))
+        if not places:
+            return
+        for place in places:
+            del self._no_room[place]
+        room, found = Room(snapshot, mount), []
+        for subject in self._at(snapshot, places):
+            if subject.partitions <= subject.topic.partitions:
+                continue
+            if room.let(subject.place, subject.topic, subject.partitions):
+                found.append(subject.place)
+            else:
+                self._no_room[subject.place] = None
+        if found:
+            self._passes.append(_Pass(partial(self._at, places=found), self._rules))
 
     def _release(self, snapshot: Snapshot, basis: str) -> None:
         """Armings that are not through yet. What each plan showed, its reader agreed to."""

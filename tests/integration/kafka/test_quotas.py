@@ -16,7 +16,7 @@ from directory.namespace.entry import Kind
 from resolver.errors import QuotaExceeded
 from tests.integration.kafka.test_pushing import arm, armed, calls
 from tests.mortal import Crash, Mortal, Passages
-from tests.reconciling import MOUNT, World, admin_of, make, world
+from tests.reconciling import MOUNT, World, admin_of, eventually, make, world
 
 ASKED = frozenset({"alter", "grow", "describe", "configs", "cluster_id"})
 WRITTEN = frozenset({"execute", "put_facts"})
@@ -64,6 +64,25 @@ def test_inherited_growth_comes_as_far_as_there_is_room(here: World, kafka: Conf
     put(here, "d", max_partitions=None, partitions=5)
     here.settle()
     assert partitions(kafka) == {"d.a": 3, "d.b": 5, "d.c": 5}, "a topic binds itself"
+
+
+def test_growth_that_had_no_room_comes_once_something_else_is_gone(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    make(kafka, Wish("d.a", partitions=3), Wish("d.b", partitions=3))
+    here.sweep()
+    put(here, "d", max_partitions=6, partitions=4)
+    arm(here, "d")
+    assert partitions(kafka) == {"d.a": 3, "d.b": 3}
+    # It goes out of kdir's sight and stays in Kafka: no topic that is armed has changed.
+    here.remove("d/a", Kind.TOPIC)
+
+    def grown() -> bool:
+        here.sweep()
+        here.settle()
+        return partitions(kafka)["d.b"] == 4
+
+    eventually(grown)
 
 
 def test_killed_at_any_step_of_growing_the_next_one_finishes(
