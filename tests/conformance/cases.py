@@ -58,7 +58,7 @@ def cases(
         return [_skipped(f"{where} holds no {file}")]
     tally = TALLIES[driver] = Tally()
     params = []
-    for number, row in enumerate(read((where / file).read_text(encoding="utf-8")), start=1):
+    for number, row in enumerate(_rows(where / file, read), start=1):
         name = _category(row, category)
         if name is None:
             tally.run += 1
@@ -66,6 +66,23 @@ def cases(
         else:
             tally.excluded[name] += 1
     return params or [_skipped(f"{file} holds no row to run")]
+
+
+def _rows(file: Path, read: Callable[[str], Iterable[Row]]) -> list[Row]:
+    """All rows of a file.
+
+    Raises:
+        ValueError, TypeError: it does not hold what its name says; both name the file.
+    """
+    try:
+        rows = list(read(file.read_text(encoding="utf-8")))
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{file} cannot be read as such cases: {what}") from error
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise TypeError(f"{file}: row {number} is no object: {row!r}")
+    return rows
 
 
 def _category(row: Row, category: Callable[[Row], str | None]) -> str | None:

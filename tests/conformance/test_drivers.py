@@ -119,6 +119,7 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
          {"retries": 0}),
         (ACCESS, access("ALLOWED", "TOPIC PREFIXED f User:a READ ALLOW"), "DENIED"),
         (ACCESS, access("DENIED", "TOPIC LITERAL f User:a READ ALLOW"), "ALLOWED"),
+        (ACCESS, access("DENIED", "TOPIC PREFIXED * User:a READ ALLOW"), "ALLOWED"),
         (ACCESS, access("NO_MATCH", mode="find_result"), "DENIED"),
         (ACCESS, access("NOT_READY", loaded=False), "DENIED"),
         (ACCESS, access("ALLOWED", loaded=False, principal="User:root"), "NOT_READY"),
@@ -188,6 +189,47 @@ def test_a_row_is_sorted_by_what_it_says(
     assert category(row) == name
     assert category({**row, "id": "XX-999"}) == name
     assert EXCLUSIONS[name]
+
+
+@pytest.mark.parametrize(
+    ("check", "row", "said"),
+    [
+        (
+            ACCESS,
+            {"section": "cases", "id": "x", "mode": "authorize", "acls": []},
+            "lacks .*request",
+        ),
+        (ACCESS, {**access("DENIED"), "acls": [["TOPIC", "LITERAL", "t"]]}, "an ACL has"),
+        (ACCESS, access("DENIED", operation="REED"), "REED"),
+        (PRODUCER, {"props": {}, "expected": "CONFIG_ERORR"}, "neither settings nor"),
+        (PRODUCER, {"props": {}, "expected": {"no.such": 1}}, "no.such is not set"),
+    ],
+)
+def test_a_row_that_cannot_be_says_what_is_wrong_with_it(
+    check: Callable[[Row], None], row: Row, said: str
+) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=said):
+        check(row)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "JSONDecodeError"),
+        ('{"rows": []}', "KeyError: 'cases'"),
+        ('{"cases": ["x"]}', "row 1"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, said: str
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    (tmp_path / "rows.json").write_text(text)
+    try:
+        with pytest.raises((ValueError, TypeError), match="rows.json.*" + said):
+            cases("ours", "rows.json", test_kafka_producer.read, lambda _: None)
+    finally:
+        TALLIES.pop("ours", None)
 
 
 def test_without_a_folder_a_driver_skips_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,9 @@ _SECTIONS = (
     "principal_parse",
     "audit_log",
 )
+_COLUMNS = "resource_type pattern_type resource_name principal host operation permission"
 _MODES = {"authorize", "authorize_by_resource_type", "find_result", "init_producer_id"}
+_NEEDED = {"acls", "allow_everyone_if_no_acl", "expected", "mode", "request", "super_users"}
 _TOKENS = {"DELEGATION_TOKEN", "USER"}
 _CLUSTER = "kafka-cluster"
 
@@ -102,9 +104,10 @@ def letters(name: str) -> tuple[str, ...]:
 
 def place_of(kind: ResourceKind, pattern: str, name: str) -> Place:
     """Where the grants of a pattern stand."""
-    if kind is not ResourceKind.TOPIC or name == "*":
+    if kind is not ResourceKind.TOPIC or (pattern, name) == ("LITERAL", "*"):
         return HERE
-    check_segment(name)
+    if name != "*":  # a beginning that no topic has: a directory without any
+        check_segment(name)
     if pattern == "PREFIXED":
         return Place(letters(name))
     assert pattern == "LITERAL", pattern
@@ -122,6 +125,7 @@ def name_of(kind: ResourceKind, pattern: str, name: str) -> str:
 
 def binding(columns: Sequence[str]) -> Binding:
     """One ACL, by the columns of the file."""
+    assert len(columns) == len(_COLUMNS.split()), f"{columns}: an ACL has {_COLUMNS}"
     resource_type, pattern, name, principal, host, operation, permission = columns
     kind = ResourceKind.parse(resource_type)
     grant = Grant.of(
@@ -168,6 +172,8 @@ def access_of(row: Row) -> Access:
 
 
 def check_case(row: Row) -> None:
+    missing = _NEEDED - row.keys()
+    assert not missing, f"the row lacks {sorted(missing)}"
     asked = row["request"]
     expected = row["expected"]
     try:
@@ -176,8 +182,9 @@ def check_case(row: Row) -> None:
     except NotReady:
         assert "NOTREADY" in expected.upper().replace("_", ""), expected
         return
-    except InvalidInput:
-        assert expected.startswith("ERROR"), expected
+    except InvalidInput as error:
+        if not expected.startswith("ERROR"):
+            pytest.fail(f"{error}; expected: {expected}")
         return
     if row["mode"] == "find_result":
         assert found == expected

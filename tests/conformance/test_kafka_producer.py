@@ -28,12 +28,15 @@ def category(row: Row) -> str | None:
 def check(row: Row) -> None:
     """Holds kdir to one row."""
     layers = [Layer("the program", row["props"])]
-    if row["expected"] == "CONFIG_ERROR":
+    expected = row["expected"]
+    if expected == "CONFIG_ERROR":
         with pytest.raises(InvalidArgument):
             producer_settings(layers)
         return
+    assert isinstance(expected, dict), f"expected: {expected!r} is neither settings nor an error"
     settings = producer_settings(layers)
-    for name, wanted in row["expected"].items():
+    for name, wanted in expected.items():
+        assert name in settings, f"{name} is not set"
         shown = json.dumps(wanted) if isinstance(wanted, bool) else str(wanted)
         choices = {_SAME.get(one, one) for one in shown.split(" or ")}
         assert _SAME.get(settings[name], settings[name]) in choices, name
