@@ -13,7 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -63,7 +70,7 @@ class Guarded:
         more = {"enable.idempotence": idempotent, "message.timeout.ms": int(seconds * 1000)}
         producer = Producer(self.settings(user, more))
         told: list[KafkaError | None] = []
-        producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(error))
+        producer.produce(topic, user.encode(), on_delivery=lambda error, _: told.append(error))
         try:
             # Not flush: it raises a fatal error in the midst of telling deliveries.
             for _ in range(int(2 * _SECONDS / 0.1)):
@@ -73,6 +80,27 @@ class Guarded:
         except KafkaException as raised:
             return _word(raised.args[0])
         raise AssertionError(f"{user} was not told what became of a message to {topic}")
+
+    def sent(self, user: str, topic: str) -> int:
+        """How many messages of a user a topic holds, told of or not."""
+        settings = {**self.broker.client(), "group.id": "sent", "enable.partition.eof": True}
+        consumer = Consumer(settings)
+        try:
+            partitions = consumer.list_topics(topic, _SECONDS).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in partitions])
+            found, open_ones = 0, set(partitions)
+            while open_ones:
+                message = consumer.poll(_SECONDS)
+                assert message is not None, f"{topic} does not say what it holds"
+                error = message.error()
+                if error is None:
+                    found += message.value() == user.encode()
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    open_ones.discard(message.partition())
+            return found
+        finally:
+            consumer.close()
 
     def writes(self, user: str, topic: str) -> bool:
         """Whether a message arrives, or is denied. It is not numbered: librdkafka would wait half a

@@ -89,13 +89,14 @@ def test_what_was_closed_stays_closed_when_the_last_grant_goes(
     kdir(server, "grant", "alice", "write", "/la/search")
     armed(server, "/la/search", "--takeover")
     eventually(lambda: not kafka.writes("bob", "search.clicks"))
-    tries: list[str] = []
+    tries, before = list[str](), kafka.sent("bob", "search.clicks")
     with _trying(kafka, "bob", "search.clicks", tries):
         kdir(server, "revoke", "alice", "write", "/la/search")
         eventually(lambda: not kafka.writes("alice", "search.clicks"))
         seen = len(tries)
         eventually(lambda: tries[seen:].count(NO_TOPIC) >= 5)
     assert set(tries) <= {NO_TOPIC, LATE}, "nobody was let in because nobody is granted anything"
+    assert kafka.sent("bob", "search.clicks") == before, "nor did what was not told of arrive"
 
 
 def test_a_topic_that_is_made_in_an_armed_directory_is_never_open(
@@ -107,6 +108,7 @@ def test_a_topic_that_is_made_in_an_armed_directory_is_never_open(
     for number in range(5):
         assert OK not in _tries_while_made(kafka, server, f"new{number}")
     assert kafka.writes("bob", "search.clicks"), "that was there before, and waits"
+    assert kafka.sent("bob", "search.clicks") == 1
 
 
 def _tries_while_made(kafka: Guarded, server: Server, name: str) -> list[str]:
@@ -120,6 +122,7 @@ def _tries_while_made(kafka: Guarded, server: Server, name: str) -> list[str]:
         eventually(lambda: kafka.writes("alice", topic))
         seen = len(tries)
         eventually(lambda: tries[seen:].count(NO_TOPIC) >= 3)
+    assert kafka.sent("bob", topic) == 0, "nor did what was not told of arrive"
     return tries
 
 
