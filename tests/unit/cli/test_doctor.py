@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +14,7 @@ from tests.command_line import Ran, answering, run
 AT = "127.0.0.1:20000"
 
 
-@pytest.fixture(autouse=True)
-def _no_settings_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("KDIR_AT", raising=False)
-    monkeypatch.setenv("NO_COLOR", "1")
+pytestmark = pytest.mark.usefixtures("no_settings_of_ones_own")
 
 
 def doctor(**kafka: Any) -> Ran:

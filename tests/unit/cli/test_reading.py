@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,13 +12,7 @@ from resolver.path import Path as KdirPath
 from resolver.testing import MemoryDirectory
 from tests.command_line import Ran, answering, run
 
-
-@pytest.fixture(autouse=True)
-def _no_settings_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("KDIR_AT", raising=False)
-    monkeypatch.setenv("NO_COLOR", "1")
+pytestmark = pytest.mark.usefixtures("no_settings_of_ones_own")
 
 
 @pytest.fixture
