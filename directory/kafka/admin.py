@@ -308,8 +308,11 @@ class ConfluentAdmin:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
+        from directory.kafka.shared_uuids import share_uuids
+
         now = self._clock()
         if self._client is None or now - self._made_at > self._recycle:
+            share_uuids()
             settings: dict[str, Any] = {
                 **self._read_properties(),
                 **OWN,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import uuid
@@ -116,6 +117,23 @@ def test_K8_a_client_is_recycled_and_the_next_one_does_not_know_what_the_first_a
     now[0] = 60.1
     admin.cluster_id()
     assert admin._client is not first
+
+
+def test_what_a_look_makes_is_freed_or_used_again(admin: ConfluentAdmin, prefix: str) -> None:
+    """A version of the client library that finds its class of topic ids otherwise fails here."""
+    from confluent_kafka.cimpl import Uuid
+
+    def topic_ids() -> int:
+        gc.collect()
+        return sum(isinstance(one, Uuid) for one in gc.get_objects())
+
+    names = [f"{prefix}.{number}" for number in range(3)]
+    make(admin, *names)
+    admin.describe(names)
+    before = topic_ids()
+    for _ in range(10):
+        assert len(admin.describe(names)) == 3
+    assert topic_ids() == before
 
 
 def test_K10_nobody_at_the_address_is_unavailable_with_the_reason() -> None:
