@@ -1,10 +1,10 @@
 """Keeps the topic ids of confluent-kafka from filling the memory: one object per id.
 
-``describe_topics`` of confluent-kafka (2.3 to 2.16.1, the newest) makes a ``Uuid`` for each topic
-of each answer and never releases its own reference to it, so that each look at all topics leaves
-some 100 bytes a topic until the process ends. The library's C code finds that class by its name in
-the module ``confluent_kafka``, each time anew. A class there that returns the same object for the
-same id leaves one object per id, however often it is looked at.
+``describe_topics`` of confluent-kafka (2.13.0 to 2.16.1, the newest) makes a ``Uuid`` for each
+topic of each answer and never releases its own reference to it, so that each look at all topics
+leaves some 100 bytes a topic until the process ends. The library's C code finds that class by its
+name in the module ``confluent_kafka``, each time anew. A class there that returns the same object
+for the same id leaves one object per id, however often it is looked at.
 """
 
 from __future__ import annotations
