@@ -63,11 +63,12 @@ def _run(bootstrap: str, file: Path, looks: int) -> None:
     admin = _Counting([bootstrap], timeout_seconds=60)
     # Reading configs takes longer than all else, and other calls of Kafka's client.
     with world(file, lambda: admin, configs_per_sweep=20) as one:
-        for count in range(WARM_UP + looks + 1):
-            if count >= WARM_UP and (count - WARM_UP) % max(1, looks // 10) == 0:
-                mark = {"looks": admin.looks, "topics": admin.topics, "resident_kib": _resident()}
-                sys.stdout.write(json.dumps(mark) + "\n")
-            one.sweep()
+        for wanted in range(WARM_UP, WARM_UP + looks + 1, max(1, looks // 10)):
+            while admin.looks < wanted:
+                one.sweep()
+            mark = {"looks": admin.looks, "topics": admin.topics, "resident_kib": _resident()}
+            sys.stdout.write(json.dumps(mark) + "\n")
+            sys.stdout.flush()
 
 
 def _resident() -> int:

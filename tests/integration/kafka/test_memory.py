@@ -10,7 +10,7 @@ import pytest
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin import ConfluentAdmin
 from directory.kafka.contract import Done, Wish
-from tests.looking import WARM_UP, look
+from tests.looking import look
 from tests.reconciling import eventually, in_kafka
 
 
@@ -30,7 +30,7 @@ def test_a_look_at_all_topics_leaves_nothing_in_memory(
         assert set(admin.create(wishes).values()) == {Done()}
         eventually(lambda: len(in_kafka(admin)) == topics)
         marks = look(broker.bootstrap, tmp_path / "store.db", looks)
-    assert [mark.looks for mark in (marks[0], marks[-1])] == [WARM_UP, WARM_UP + looks]
+    assert marks[-1].looks - marks[0].looks >= looks
     assert {mark.topics for mark in marks} == {topics}
     grown_mib = (marks[-1].resident_kib - marks[0].resident_kib) / 1024
     assert grown_mib < limit_mib, f"{grown_mib:.1f} MiB more after {looks} looks: {marks}"
