@@ -13,8 +13,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+from directory.authorization.grant import Grant, Operation, Permission, ResourceKind
 from directory.namespace.command import Command, Plan
 from directory.namespace.entry import Codec
 from resolver.path import Path
@@ -72,6 +73,8 @@ class RequestRecord:
     topic_count: int
     directory_count: int
     notes: tuple[str, ...]
+    grants: tuple[Grant, ...] = ()
+    grants_changed: tuple[Grant, ...] = ()
 
     @classmethod
     def of(cls, command: Command, plan: Plan, codec: Codec, now_ms: int) -> Self:
@@ -84,6 +87,8 @@ class RequestRecord:
             topic_count=plan.topic_count,
             directory_count=plan.directory_count,
             notes=plan.notes,
+            grants=plan.grants,
+            grants_changed=plan.grants_changed,
         )
 
     def to_plan(self, codec: Codec) -> Plan:
@@ -97,11 +102,13 @@ class RequestRecord:
             topic_count=self.topic_count,
             directory_count=self.directory_count,
             notes=self.notes,
+            grants=self.grants,
+            grants_changed=self.grants_changed,
         )
 
     def to_bytes(self) -> bytes:
         """The stored form: JSON, so that a newer version can add to it."""
-        fields = {
+        fields: dict[str, object] = {
             "fingerprint": self.fingerprint,
             "answered_at_ms": self.answered_at_ms,
             "path": self.path,
@@ -110,6 +117,9 @@ class RequestRecord:
             "directory_count": self.directory_count,
             "notes": self.notes,
         }
+        if self.grants or self.grants_changed:
+            fields["grants"] = [_grant_words(one) for one in self.grants]
+            fields["grants_changed"] = [_grant_words(one) for one in self.grants_changed]
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -130,6 +140,37 @@ class RequestRecord:
                 topic_count=int(fields["topic_count"]),
                 directory_count=int(fields["directory_count"]),
                 notes=tuple(fields["notes"]),
+                # Versions before this one kept no grants.
+                grants=tuple(_grant(words) for words in fields.get("grants", ())),
+                grants_changed=tuple(_grant(words) for words in fields.get("grants_changed", ())),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not an answered request: {error!r}") from None
+
+
+def _grant_words(grant: Grant) -> list[str | int]:
+    return [
+        grant.principal,
+        grant.host,
+        grant.operation.value,
+        grant.permission.value,
+        grant.kind.value,
+        grant.name,
+    ]
+
+
+def _grant(words: list[Any]) -> Grant:
+    """Back from its words.
+
+    Raises:
+        ValueError: of a newer version.
+    """
+    principal, host, operation, permission, kind, name = words
+    return Grant(
+        principal,
+        host,
+        Operation(operation),
+        Permission(permission),
+        ResourceKind(kind),
+        name,
+    )

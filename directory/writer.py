@@ -1,8 +1,13 @@
 """Carries out commands: plan on the newest tree, commit under the plan's guards, wait to see it.
 
+What ends without a commit (a refusal, or nothing to change) is answered only from a tree that is as
+new as the store was when the request came (``Writer.decide``): another server of the store may have
+acknowledged what this one's replica has not seen yet.
+
 Refuses to decide what a command means (``namespace/plan.py``) and whether the caller may
 (``authorization``). The same request id never has a second effect, whatever happened to the first
-answer: the request's row is written in the transaction of its effect.
+answer: the request's row is written in the transaction of its effect, or, where nothing was to be
+changed, in one of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeGuard
+from typing import Final, TypeGuard, TypeVar
 
 from directory.namespace.command import Command, Context, Plan
 from directory.namespace.entry import Codec
@@ -41,11 +46,17 @@ from directory.store.events import new_change_id, pack
 from directory.store.replica import Replica, ReplicaState
 from directory.turns import Turn, Turns
 from resolver.errors import (
+    Cancelled,
     DeadlineExceeded,
+    KafkaUnavailable,
     KdirError,
     LostRace,
+    NotReady,
+    PermissionDenied,
     RequestIdReused,
+    StoreSealed,
     StoreUnavailable,
+    TokenExpired,
     TokenFromFuture,
 )
 from resolver.path import Path
@@ -57,6 +68,19 @@ _log = logging.getLogger(__name__)
 _TRIES: Final = 16
 """So often a command is planned anew after others changed what it had read."""
 _FACTS_SECONDS: Final = 5.0
+_NOT_OF_THE_TREE: Final[tuple[type[KdirError], ...]] = (
+    Cancelled,
+    DeadlineExceeded,
+    KafkaUnavailable,
+    RequestIdReused,
+    StoreSealed,
+    StoreUnavailable,
+    TokenExpired,
+    TokenFromFuture,
+)
+"""Errors that the tree did not decide: a newer one would not change them."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +118,28 @@ class _Request:
         return request_key(self.principal, self.request_id)
 
 
+@dataclass(slots=True)
+class _Decision:
+    """What one request decides by the replica: of one thread, from its beginning to its answer."""
+
+    deadline: float
+    oldest: int = -1
+    """Every tree that this attempt reads is of this revision at least."""
+    newest: int | None = None
+    """The store's newest revision at some moment after the request came; None: not asked yet."""
+    wrote: bool = False
+    """Something was committed: the guards of that say what it was true of."""
+
+    def is_confirmed(self) -> bool:
+        return self.newest is not None and self.oldest >= self.newest
+
+
+class _Deciding(threading.local):
+    """What the thread decides right now."""
+
+    decision: _Decision | None = None
+
+
 class Writer:
     """Writes to one store; used by any thread.
 
@@ -122,6 +168,7 @@ class Writer:
         self._clock: Final = clock
         self._now_ms: Final = now_ms
         self._turns: Final = Turns(clock)
+        self._deciding: Final = _Deciding()
         self._counting: Final = threading.Lock()
         self._under_way = 0
 
@@ -158,10 +205,10 @@ class Writer:
     ) -> Written:
         """Carries out a command, or only says what it would do (``validate_only``).
 
-        ``extra_guards`` and ``extra_writes`` go into the same transaction; an extra guard that does
-        not hold ends it, since planning anew would not help. ``authorize`` is asked before each
-        try, on the snapshot that it is planned on; it raises, or answers the guards under which the
-        right holds still.
+        What ends without a commit is decided as ``decide`` says. ``extra_guards`` and
+        ``extra_writes`` go into the same transaction; an extra guard that does not hold ends it,
+        since planning anew would not help. ``authorize`` is asked before each try, on the snapshot
+        that it is planned on; it raises, or answers the guards under which the right holds still.
 
         Raises:
             KdirError: whatever planning says of the command.
@@ -187,7 +234,72 @@ class Writer:
             deletes_in_kafka=deletes_in_kafka,
             creates_in_kafka=creates_in_kafka,
         )
-        return self._until_done(request)
+        final = (*_NOT_OF_THE_TREE, LostRace)
+        return self._decide(lambda: self._until_done(request), request.deadline, final)
+
+    def decide(self, attempt: Callable[[], T], timeout_seconds: float = _FACTS_SECONDS) -> T:
+        """Calls ``attempt``, which decides by the replica what to write and may write it, and
+        returns what it returned or raises what it raised.
+
+        Where that ended without a commit, it is true at a revision that the store held after this
+        call began: the store's newest revision is read then, and if the replica was older when the
+        attempt began, it is called once more when the replica has come there. So it must take what
+        it knows of the tree from the replica, within itself. What it calls ``execute`` and
+        ``put_facts`` for is part of the same decision, as is another ``decide``.
+
+        Raises:
+            StoreUnavailable: the store could not be asked; nothing was written.
+            NotReady: nothing is loaded yet.
+            DeadlineExceeded
+            whatever ``attempt`` raises
+        """
+        return self._decide(attempt, self._clock() + timeout_seconds, _NOT_OF_THE_TREE)
+
+    def _decide(
+        self, attempt: Callable[[], T], deadline: float, final: tuple[type[KdirError], ...]
+    ) -> T:
+        """``final``: errors of the attempt that are not looked into."""
+        if self._deciding.decision is not None or self._replica.in_own_thread:
+            # In the replica's own thread nothing newer can come while the attempt runs.
+            return attempt()
+        decision = self._deciding.decision = _Decision(deadline)
+        try:
+            while True:
+                decision.oldest = self._replica.told_revision
+                try:
+                    answer = attempt()
+                except final:
+                    raise
+                except KdirError:
+                    if decision.wrote or self._confirm(decision):
+                        raise
+                else:
+                    if decision.wrote or self._confirm(decision):
+                        return answer
+                assert decision.newest is not None  # noqa: S101 - it is newer than the replica
+                self._catch_up(decision.newest, deadline)
+        finally:
+            self._deciding.decision = None
+
+    def _confirm(self, decision: _Decision) -> bool:
+        """Whether what was decided by the replica is true of the store.
+
+        Raises:
+            StoreUnavailable: nobody can say; nothing was written.
+            DeadlineExceeded
+        """
+        if decision.newest is None:
+            if self._replica.state is ReplicaState.STALE and not self._store.identity.sealed:
+                raise _unconfirmed()
+            remaining = decision.deadline - self._clock()
+            if remaining <= 0:
+                raise DeadlineExceeded("the time was over before the store was asked")
+            try:
+                decision.newest = self._store.newest_revision(remaining)
+            except StoreAway as reason:
+                _log.warning("the store is away: %s", reason)
+                raise _unconfirmed() from reason
+        return decision.is_confirmed()
 
     def _until_done(self, request: _Request) -> Written:
         tries = 0
@@ -197,6 +309,7 @@ class Writer:
                     case Written() as written:
                         return written
                     case Conflict(guard, revision):
+                        self._now_at(revision)
                         if guard in request.extra_guards:
                             raise LostRace(f"{guard} does not hold any more; nothing was written")
                         # All that comes below a quota collides, so that is no sign of anything
@@ -223,18 +336,20 @@ class Writer:
             creates_in_kafka=request.creates_in_kafka,
             above=self._above(snapshot),
         )
+        may = False
         try:
             rights = tuple(request.authorize(snapshot))
+            may = True
             planned = plan(snapshot, self._mount(), request.command, context)
-        except KdirError:
+        except KdirError as error:
             # What is in the way may be the effect of this very request's first try.
             if not request.validate_only and (known := self._answered(request)):
-                return known
+                return known if may else _without_what_is_hidden(known, error)
             raise
         if request.validate_only:
             return Written(planned, snapshot.revision, snapshot=snapshot)
         if not planned.writes and not request.extra_writes:
-            return self._answered(request) or Written(planned, snapshot.revision)
+            return self._keep_answer(request, planned, snapshot, context.now_ms)
         mark = next(filter(_counts, planned.guards), None)
         if mark is not None and turn.take(mark.key, request.deadline):
             return None
@@ -262,11 +377,38 @@ class Writer:
         except StoreAway as reason:
             raise away(reason, effect="unknown") from reason
         if isinstance(done, Conflict):
+            self._now_at(done.revision)
             raise LostRace(f"{done.guard} does not hold any more; nothing was written")
+        self._wrote()
         self._see(done.revision, self._clock() + _FACTS_SECONDS)
         return done.revision
 
+    def _now_at(self, revision: int) -> None:
+        """Notes the store's newest revision, which came with the answer to a commit."""
+        decision = self._deciding.decision
+        if decision is not None and decision.newest is None:
+            decision.newest = revision
+
+    def _wrote(self) -> None:
+        """Notes that something was committed, or may have been."""
+        decision = self._deciding.decision
+        if decision is not None:
+            decision.wrote = True
+
     # -- one try -----------------------------------------------------------------------------
+
+    def _keep_answer(
+        self, request: _Request, planned: Plan, snapshot: Snapshot, now_ms: int
+    ) -> Written | Conflict:
+        """Answers that there is nothing to change; keeps that for a request that can come again.
+
+        Kept before it is confirmed, the answer would stand though it was never true.
+        """
+        unchanged = Written(planned, snapshot.revision)
+        decision = self._deciding.decision
+        if not request.request_id or decision is None or not self._confirm(decision):
+            return unchanged  # what is not confirmed is planned anew, on a newer tree
+        return self._commit(request, replace(planned, guards=()), now_ms)
 
     def _commit(self, request: _Request, planned: Plan, now_ms: int) -> Written | Conflict:
         change_key = event_key(new_change_id(now_ms, len(planned.changes)))
@@ -299,6 +441,7 @@ class Writer:
             raise full(reason) from reason
         except StoreAway as reason:
             # Whether it happened is looked up for somebody who still waits.
+            self._wrote()
             waited_for = planned.changes and self._clock() < request.deadline
             revision = self._revision_of(change_key) if waited_for else None
             if revision is None:
@@ -311,6 +454,7 @@ class Writer:
             return Written(planned, revision)
         match done:
             case Committed(revision):
+                self._wrote()
                 self._see(revision, request.deadline)
                 return Written(planned, revision)
             case Conflict(guard) if request.request_id and guard == guards[0]:
@@ -371,11 +515,13 @@ class Writer:
             raise StoreUnavailable("the store is away, so nothing can be written")
 
     def _catch_up(self, revision: int, deadline: float) -> Snapshot:
-        """Waits until the replica holds what the plan collided with; planning on the same tree
-        would only collide again.
+        """Waits until the replica holds what the plan collided with, or may not have known;
+        planning on the same tree would only come to the same.
         """
         try:
             return self._replica.wait_for(revision, max(0.0, deadline - self._clock()))
+        except StoreUnavailable as reason:
+            raise _unconfirmed() from reason
         except TokenFromFuture as error:
             raise DeadlineExceeded(
                 f"another change came first, and this server did not see it in time; nothing was "
@@ -392,6 +538,23 @@ class Writer:
             self._replica.wait_for(revision, max(0.0, deadline - self._clock()))
         except KdirError as reason:
             _log.warning("revision %d is written, but not seen yet: %s", revision, reason)
+
+
+def _unconfirmed() -> StoreUnavailable:
+    return StoreUnavailable(
+        "the store is away, so what this server holds cannot be confirmed; nothing was written",
+        effect="none",
+    )
+
+
+def _without_what_is_hidden(known: Written, error: KdirError) -> Written:
+    """An answer of before, for a caller who would not be let do it any more: that it was done is
+    the caller's own doing, and may be what took the right away; what stands there is not shown.
+    """
+    plan = replace(known.plan, grants=(), grants_changed=())
+    if isinstance(error, PermissionDenied | NotReady):
+        plan = replace(plan, entry=None)
+    return replace(known, plan=plan)
 
 
 def _counts(guard: Guard) -> TypeGuard[KeyIs]:

@@ -104,6 +104,9 @@ class MeasuredStore:
     def load(self, prefixes: Sequence[bytes] = (b"",)) -> Loading:
         return self._store.load(prefixes)
 
+    def newest_revision(self, timeout_seconds: float = 5.0) -> int:
+        return self._store.newest_revision(timeout_seconds)
+
     def watch(self, after: int, commit_id: str) -> Watch:
         return self._store.watch(after, commit_id)
 

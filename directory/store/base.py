@@ -327,6 +327,16 @@ class Store(Protocol):
             StoreAway
         """
 
+    def newest_revision(self, timeout_seconds: float = 5.0) -> int:
+        """The revision of the newest commit; 0 = nothing was ever committed.
+
+        Every commit that anybody was answered before the call began is counted, whichever process
+        or member of the store made it: no cache is asked, and no member that may be behind.
+
+        Raises:
+            StoreAway: it could not be read in time.
+        """
+
     def watch(self, after: int, commit_id: str) -> Watch:
         """Every revision after ``after``, whose commit id must be ``commit_id`` (empty at 0).
 

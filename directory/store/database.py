@@ -146,14 +146,16 @@ class DatabaseFile:
                 connection.close()
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
         """A connection for short reads, kept for the next one.
 
         Raises:
-            StoreAway
+            StoreAway: also when other threads read for all of the time.
         """
         inode = self.stamp().inode
-        with self._reader_lock:
+        if not self._reader_lock.acquire(timeout=max(0.0, timeout_seconds)):
+            raise StoreAway(f"{self.path}: other readers held it for {timeout_seconds:g} s")
+        try:
             if self._reader is not None and self._reader[1] != inode:
                 self._drop_reader()
             if self._reader is None:
@@ -164,6 +166,8 @@ class DatabaseFile:
             except BaseException:
                 self._drop_reader()
                 raise
+        finally:
+            self._reader_lock.release()
 
     def _drop_reader(self) -> None:
         if self._reader is not None:

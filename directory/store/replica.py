@@ -131,6 +131,19 @@ class Replica:
         return snapshot
 
     @property
+    def told_revision(self) -> int:
+        """The revision of the newest tree that every subscriber knows too: what they keep, such as
+        the mount table, is as new.
+
+        Raises:
+            NotReady: nothing was loaded yet.
+        """
+        told = self._told
+        if told is None:
+            raise NotReady("the tree is not loaded yet")
+        return told.revision
+
+    @property
     def state(self) -> ReplicaState:
         """A store that neither answers nor fails is away too, after a while."""
         if self._snapshot is None:

@@ -148,6 +148,11 @@ class SqliteStore:
             ).fetchall()
         return [Row(*row) for row in rows]
 
+    def newest_revision(self, timeout_seconds: float = 5.0) -> int:
+        # Readers of a write-ahead log wait for no writer, and see all that was committed before.
+        with self._file.reading(timeout_seconds) as connection:
+            return head_of(connection).revision
+
     def watch(self, after: int, commit_id: str) -> SqliteWatch:
         return SqliteWatch(self._file, self._news, self._clock, after, commit_id)
 

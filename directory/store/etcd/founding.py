@@ -24,13 +24,13 @@ __all__ = ["found_or_begin", "identity_at", "life_of", "look"]
 _SECONDS: Final = 5.0
 
 
-def look(connection: EtcdConnection, layout: Layout) -> Head:
+def look(connection: EtcdConnection, layout: Layout, timeout_seconds: float = _SECONDS) -> Head:
     """The newest commit and the identity under a prefix, linearizably.
 
     Raises:
         StoreAway
     """
-    return head_of(layout, connection.range(head_request(layout), _SECONDS))
+    return head_of(layout, connection.range(head_request(layout), timeout_seconds))
 
 
 def life_of(

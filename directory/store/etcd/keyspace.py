@@ -131,22 +131,23 @@ class Keyspace:
 
     # -- reading -----------------------------------------------------------------------------
 
-    def head(self) -> Head:
+    def head(self, timeout_seconds: float = READ_SECONDS) -> Head:
         """The newest commit and the identity, linearizably.
 
         Raises:
             StoreAway
         """
-        return look(self.connection, self.layout)
+        return look(self.connection, self.layout, timeout_seconds)
 
-    def current(self) -> tuple[Head, Life]:
+    def current(self, timeout_seconds: float = READ_SECONDS) -> tuple[Head, Life]:
         """The newest commit, and the life that it is of.
 
         Raises:
             StoreAway
         """
+        deadline = self._clock() + timeout_seconds
         for _ in range(_TRIES):
-            head = self.head()
+            head = self.head(max(0.001, deadline - self._clock()))
             life = self._life
             if head.identity == life.stored and head.etcd_cluster == life.etcd_cluster:
                 return head, life

@@ -123,6 +123,10 @@ class EtcdStore:
         skip = len(layout.rows)
         return [Row(kv.key[skip:], kv.value, life.revision(kv.mod_revision)) for kv in answer.kvs]
 
+    def newest_revision(self, timeout_seconds: float = 5.0) -> int:
+        head, life = self._keyspace.current(timeout_seconds)
+        return life.revision(head.commit_revision)
+
     def watch(self, after: int, commit_id: str) -> LifeWatch:
         return LifeWatch(self._keyspace, after, commit_id)
 

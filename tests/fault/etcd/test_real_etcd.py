@@ -233,6 +233,23 @@ def test_S3_the_member_that_is_followed_is_paused(
         assert replica.reloads == 0
 
 
+def test_whichever_member_is_asked_the_newest_revision_counts_all_that_was_answered(
+    etcd_clusters: Clusters, cleanup: ExitStack
+) -> None:
+    """One that was paused has not applied it yet, and answers only once its quorum says so."""
+    with etcd_clusters() as cluster:
+        store = open_at(cluster.endpoints, cleanup)
+        members = [open_at([endpoint], cleanup) for endpoint in cluster.endpoints]
+        for paused, asked in zip(cluster.members, members, strict=True):
+            paused.pause()
+            revision = put(store, ("k", b"while paused"))
+            with pytest.raises(StoreAway):
+                asked.newest_revision(0.5)
+            paused.resume()
+            for one in (asked, *members):
+                assert one.newest_revision(60) >= revision
+
+
 def test_S3_S4_all_of_it_is_paused_then_stale_with_an_age_and_back(
     etcd_clusters: Clusters, cleanup: ExitStack
 ) -> None:

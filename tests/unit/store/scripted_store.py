@@ -51,6 +51,8 @@ class ScriptedStore:
         self.limits = Limits(max_writes=1_000, max_bytes=1_000_000)
         self.commits = 0
         self.conflicts = 0
+        self.newest_reads = 0
+        """How often its newest revision was asked for."""
         self.away = False
         """Every call raises StoreAway."""
         self.silent = threading.Event()
@@ -136,6 +138,12 @@ class ScriptedStore:
                 for key, (value, revision) in sorted(self._data.rows.items())
                 if key.startswith(prefix) and key > after
             ][:limit]
+
+    def newest_revision(self, timeout_seconds: float = 5.0) -> int:
+        self._check()
+        with self._lock:
+            self.newest_reads += 1
+            return self._head[0]
 
     def watch(self, after: int, commit_id: str) -> "_Watch":
         self._check()
