@@ -110,8 +110,8 @@ class _Request:
     extra_writes: tuple[Write, ...]
     authorize: Callable[[Snapshot], Sequence[Guard]]
     validate_only: bool = field(kw_only=True)
-    deletes_in_kafka: bool = field(kw_only=True)
-    creates_in_kafka: bool = field(kw_only=True)
+    deletes_in_kafka: Callable[[Snapshot], bool] = field(kw_only=True)
+    creates_in_kafka: Callable[[Snapshot], bool] = field(kw_only=True)
 
     @property
     def key(self) -> bytes:
@@ -196,8 +196,8 @@ class Writer:
         principal: str = "",
         request_id: str = "",
         timeout_seconds: float = 5.0,
-        deletes_in_kafka: bool = False,
-        creates_in_kafka: bool = False,
+        deletes_in_kafka: Callable[[Snapshot], bool] = lambda _: False,
+        creates_in_kafka: Callable[[Snapshot], bool] = lambda _: False,
         extra_guards: Sequence[Guard] = (),
         extra_writes: Sequence[Write] = (),
         validate_only: bool = False,
@@ -209,6 +209,8 @@ class Writer:
         ``extra_writes`` go into the same transaction; an extra guard that does not hold ends it,
         since planning anew would not help. ``authorize`` is asked before each try, on the snapshot
         that it is planned on; it raises, or answers the guards under which the right holds still.
+        So are ``deletes_in_kafka`` and ``creates_in_kafka``: whether the topic would go or come in
+        Kafka too.
 
         Raises:
             KdirError: whatever planning says of the command.
@@ -237,7 +239,13 @@ class Writer:
         final = (*_NOT_OF_THE_TREE, LostRace)
         return self._decide(lambda: self._until_done(request), request.deadline, final)
 
-    def decide(self, attempt: Callable[[], T], timeout_seconds: float = _FACTS_SECONDS) -> T:
+    def decide(
+        self,
+        attempt: Callable[[], T],
+        timeout_seconds: float = _FACTS_SECONDS,
+        *,
+        ask_first: bool = False,
+    ) -> T:
         """Calls ``attempt``, which decides by the replica what to write and may write it, and
         returns what it returned or raises what it raised.
 
@@ -247,16 +255,25 @@ class Writer:
         it knows of the tree from the replica, within itself. What it calls ``execute`` and
         ``put_facts`` for is part of the same decision, as is another ``decide``.
 
+        ``ask_first``: the store is asked before the first attempt: for what is costly to do twice,
+        for what writes several times, and where what was written stays wrong for ever.
+
         Raises:
             StoreUnavailable: the store could not be asked; nothing was written.
             NotReady: nothing is loaded yet.
             DeadlineExceeded
             whatever ``attempt`` raises
         """
-        return self._decide(attempt, self._clock() + timeout_seconds, _NOT_OF_THE_TREE)
+        deadline = self._clock() + timeout_seconds
+        return self._decide(attempt, deadline, _NOT_OF_THE_TREE, ask_first=ask_first)
 
     def _decide(
-        self, attempt: Callable[[], T], deadline: float, final: tuple[type[KdirError], ...]
+        self,
+        attempt: Callable[[], T],
+        deadline: float,
+        final: tuple[type[KdirError], ...],
+        *,
+        ask_first: bool = False,
     ) -> T:
         """``final``: errors of the attempt that are not looked into."""
         if self._deciding.decision is not None or self._replica.in_own_thread:
@@ -266,6 +283,9 @@ class Writer:
         try:
             while True:
                 decision.oldest = self._replica.told_revision
+                if ask_first and not self._confirm(decision):
+                    self._catch_up_with(decision)
+                    decision.oldest = self._replica.told_revision
                 try:
                     answer = attempt()
                 except final:
@@ -276,10 +296,13 @@ class Writer:
                 else:
                     if decision.wrote or self._confirm(decision):
                         return answer
-                assert decision.newest is not None  # noqa: S101 - it is newer than the replica
-                self._catch_up(decision.newest, deadline)
+                self._catch_up_with(decision)
         finally:
             self._deciding.decision = None
+
+    def _catch_up_with(self, decision: _Decision) -> None:
+        assert decision.newest is not None  # noqa: S101 - the store was asked
+        self._catch_up(decision.newest, decision.deadline)
 
     def _confirm(self, decision: _Decision) -> bool:
         """Whether what was decided by the replica is true of the store.
@@ -332,8 +355,8 @@ class Writer:
             now_ms=self._now_ms(),
             principal=request.principal,
             new_id=_new_id,
-            deletes_in_kafka=request.deletes_in_kafka,
-            creates_in_kafka=request.creates_in_kafka,
+            deletes_in_kafka=request.deletes_in_kafka(snapshot),
+            creates_in_kafka=request.creates_in_kafka(snapshot),
             above=self._above(snapshot),
         )
         may = False

@@ -29,6 +29,8 @@ __all__ = ["Owner", "Owners"]
 
 _NOT_FOLLOWED: Final = frozenset({"CreateEntry", "DeleteEntry", "MoveEntry"})
 """Calls about the entry at the path itself, also where that is a link or a mount."""
+_WRITE_WITHOUT_ID: Final = frozenset({"DetachParent", "AttachParent"})
+"""Calls that write and carry no request id."""
 _MOVED: Final = (errors.NotAuthoritative, errors.Unmounted, errors.Lame, errors.Unimplemented)
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8, *repeat(1.0, 600))
 """Seconds from one question to a server that has not loaded to the next."""
@@ -135,7 +137,7 @@ class Owners:
         wanted = Wanted(prefer=getattr(copy, "kind", 0), no_follow=no_follow, for_writes=writes)
         call = _Call(path, rpc, copy, wanted, at_parent=at_parent)
         answer = self._ready(call, deadline)
-        if writes:
+        if writes or name.partition(".")[2] in _WRITE_WITHOUT_ID:
             self._wrote(call, answer)
         return answer
 
@@ -161,6 +163,11 @@ class Owners:
 
     def _found(self, call: _Call, deadline: float) -> Any:
         try:
+            return self._once(call, deadline, fresh=False)
+        except errors.TokenExpired:
+            if call.token:
+                raise  # it is the caller's own
+            self._lookups.session.clear()  # the store that this client wrote to lives no more
             return self._once(call, deadline, fresh=False)
         except _MOVED as error:
             # Its mount may have moved since it was looked up, or the cache was wrong. A walk that
@@ -231,10 +238,13 @@ class Owners:
                 if not _another_may_say(error):
                     error.attempts = (*attempts, *error.attempts)
                     raise
-                if isinstance(error, errors.DeadlineExceeded):
-                    self._health.slow(endpoint)
-                else:
-                    self._health.failed(endpoint)
+                match error:
+                    case errors.DeadlineExceeded():
+                        self._health.slow(endpoint)
+                    case errors.TokenFromFuture():
+                        pass  # it answers; it only lags behind its store
+                    case _:
+                        self._health.failed(endpoint)
                 last = _heavier(last, error)
             else:
                 self._health.good(endpoint)
@@ -272,6 +282,8 @@ def _another_may_say(error: KdirError) -> bool:
             return False
         case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
             return True
+        case errors.TokenFromFuture():
+            return True  # another server of the cluster may have come there
         case _:
             return False
 

@@ -62,7 +62,6 @@ class WritesCommands(Protocol):
         principal: str = "",
         request_id: str = "",
         timeout_seconds: float = 5.0,
-        deletes_in_kafka: bool = False,
         extra_guards: Sequence[Guard] = (),
         extra_writes: Sequence[Write] = (),
     ) -> Written:

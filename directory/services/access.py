@@ -92,23 +92,30 @@ class AccessService(Service):
                 f"request_id: {len(request.request_id)} characters; at most {_REQUEST_ID_LENGTH} "
                 f"would be right"
             )
-        command = wish(
+        asked = wish(
             path=Path.parse(request.path),
             grants=grants_from_proto(request.grants),
             kind=kind_of(request.kind),
         )
-        cluster = self._hosting.owner_of(command.path, holder=command.kind is Kind.MOUNT)
-        guarding = self._hosting.guarding
-        command = meant(guarding, cluster, command, call)
-        with veiling(guarding, cluster, command, call):
-            written = cluster.writer.execute(
-                command,
-                principal=call.principal,
-                request_id=request.request_id,
-                timeout_seconds=call.seconds_left(),
-                validate_only=request.validate_only,
-                authorize=authorizing(guarding, cluster, command, call),
-            )
+        hosting, guarding = self._hosting, self._hosting.guarding
+        path, holder = asked.path, asked.kind is Kind.MOUNT
+
+        def attempt() -> tuple[Cluster, AddGrants | RemoveGrants, Written]:
+            cluster = hosting.owner_of(path, holder=holder)
+            command = meant(guarding, cluster, asked, call)
+            with veiling(guarding, cluster, command, call):
+                written = cluster.writer.execute(
+                    command,
+                    principal=call.principal,
+                    request_id=request.request_id,
+                    timeout_seconds=call.seconds_left(),
+                    validate_only=request.validate_only,
+                    authorize=authorizing(guarding, cluster, command, call),
+                )
+            return cluster, command, written
+
+        picked = hosting.pick_holder(path) if holder else hosting.pick(path)
+        cluster, command, written = hosting.decide(picked, request.token, call, attempt)
         response.token = cluster.token_at(written.revision)
         response.grants.extend(map(grant_to_proto, written.plan.grants))
         response.topic_count = self._topics_seen(cluster, command.path, written, call)

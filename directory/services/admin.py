@@ -15,7 +15,7 @@ from directory.cluster import Cluster
 from directory.federation import facts
 from directory.health import is_told
 from directory.large_changes import progress_of, rules_from_proto
-from directory.members import VERSION, unreadable
+from directory.members import VERSION, Finalised, unreadable
 from directory.services.call import Call
 from directory.services.enforcing import unenforced
 from directory.services.hosting import Hosting
@@ -23,10 +23,11 @@ from directory.services.keeping import KeepingCalls
 from directory.services.parenting import ParentCalls
 from directory.services.rpc import Handler, Service
 from directory.store.replica import ReplicaState
-from resolver.errors import InvalidArgument, NotReady
+from resolver.errors import InvalidArgument
 from resolver.path import Path
 
 if TYPE_CHECKING:
+    from directory.kafka.operations import Adopting
     from directory.kafka.reconciler import Reconciler
 
 __all__ = ["AdminService"]
@@ -155,16 +156,21 @@ class AdminService(Service):
         from directory.kafka.assembly import adoptions_to_proto
 
         cluster, reconciler = self._reconciler(request.cluster)
-        self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
-        cluster.check_mounted()
-        call.check()
-        adopting = reconciler.adopt(
-            rules_from_proto(request.rules),
-            request.plan_only,
-            request.remap_adopted,
-            principal=call.principal,
-            timeout_seconds=call.seconds_left(),
-        )
+        rules = rules_from_proto(request.rules)
+
+        def attempt() -> Adopting:
+            self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+            cluster.check_mounted()
+            call.check()
+            return reconciler.adopt(
+                rules,
+                request.plan_only,
+                request.remap_adopted,
+                principal=call.principal,
+                timeout_seconds=call.seconds_left(),
+            )
+
+        adopting = self._hosting.decide(cluster, request.token, call, attempt, ask_first=True)
         response = adoptions_to_proto(adopting.rows)
         if adopting.under_way is not None:
             response.progress.CopyFrom(adopting.under_way.to_proto())
@@ -194,10 +200,12 @@ class AdminService(Service):
         """Lets a stopped reconciler go on."""
         call.check()
         cluster, reconciler = self._reconciler(request.cluster)
-        self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
-        if cluster.replica.state is ReplicaState.LOADING:
-            raise NotReady("nothing is loaded yet")
-        reconciler.acknowledge(request.stopped)
+
+        def attempt() -> None:
+            self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+            reconciler.acknowledge(request.stopped)
+
+        self._hosting.decide(cluster, request.token, call, attempt)
         token = cluster.token_of(cluster.replica.snapshot)
         return admin_pb2.AcknowledgeResponse(token=token)
 
@@ -207,10 +215,12 @@ class AdminService(Service):
         """Raises the cluster's feature level, or says whether it could be done."""
         call.check()
         cluster = self._hosting.one_named(request.cluster)
-        self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
-        if cluster.replica.state is ReplicaState.LOADING:
-            raise NotReady("nothing is loaded yet")
-        done = cluster.members.finalise(request.level, validate_only=request.validate_only)
+
+        def attempt() -> Finalised:
+            self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+            return cluster.members.finalise(request.level, validate_only=request.validate_only)
+
+        done = self._hosting.decide(cluster, request.token, call, attempt)
         response = admin_pb2.FinalizeFeaturesResponse(
             finalised_level=done.level or 0, supported_level=done.supported, members=done.members
         )

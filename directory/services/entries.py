@@ -5,12 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
 
 from directory.cluster import Cluster
 from directory.codec import entry_to_proto
-from directory.namespace.command import Command, CreateMount, CreateTopic, DeleteEntry, MoveEntry
+from directory.namespace.command import (
+    Command,
+    CreateMount,
+    CreateTopic,
+    DeleteEntry,
+    MoveEntry,
+    UpdateEntry,
+)
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.snapshot import Snapshot
 from directory.services import listing
@@ -39,6 +47,7 @@ from resolver.status import from_outcome
 
 __all__ = ["DirectoryService"]
 
+T = TypeVar("T")
 _REQUEST_ID_LENGTH = 128
 _WriteRequest = (
     directory_pb2.CreateEntryRequest
@@ -132,19 +141,24 @@ class DirectoryService(Service):
     ) -> directory_pb2.CreateEntryResponse:
         """Makes a directory, topic, link or mount."""
         path = Path.parse(request.path)
-        cluster = self._hosting.owner_of(path, holder=True)
-        command = create_command(request, path)
-        with veiling(self._hosting.guarding, cluster, command, call):
-            match command:
-                case CreateMount():
-                    self._authorize(cluster, command, call)
-                    command = self._mounting(cluster, command)
-                case CreateTopic():
-                    self._authorize(cluster, command, call)
-                    command = self._topic(cluster, command, request)
-                case _:
-                    pass
-            written = self._write(cluster, command, request, call)
+        asked = create_command(request, path)
+        _check_request_id(request)
+
+        def attempt(cluster: Cluster) -> Written:
+            command = asked
+            with veiling(self._hosting.guarding, cluster, command, call):
+                match command:
+                    case CreateMount():
+                        self._authorize(cluster, command, call)
+                        command = self._mounting(cluster, command)
+                    case CreateTopic():
+                        self._authorize(cluster, command, call)
+                        command = self._topic(cluster, command, request)
+                    case _:
+                        pass
+                return self._write(cluster, command, request, call)
+
+        cluster, written = self._decide(path, request, call, attempt)
         entry = written.plan.entry
         waits = request.wait_until_active and not request.validate_only
         if isinstance(entry, Topic) and waits and self._awaiting.acquire(blocking=False):
@@ -240,11 +254,16 @@ class DirectoryService(Service):
     ) -> directory_pb2.UpdateEntryResponse:
         """Changes the fields that the mask names."""
         path = Path.parse(request.path)
-        cluster = self._hosting.owner_of(path, holder=request.kind == entry_pb2.ENTRY_KIND_MOUNT)
-        command = update_command(request, path, kind=kind_of(request.kind))
-        command = meant(self._hosting.guarding, cluster, command, call)
-        with veiling(self._hosting.guarding, cluster, command, call):
-            written = self._write(cluster, command, request, call)
+        asked = update_command(request, path, kind=kind_of(request.kind))
+        _check_request_id(request)
+
+        def attempt(cluster: Cluster) -> tuple[UpdateEntry, Written]:
+            command = meant(self._hosting.guarding, cluster, asked, call)
+            with veiling(self._hosting.guarding, cluster, command, call):
+                return command, self._write(cluster, command, request, call)
+
+        of_mount = request.kind == entry_pb2.ENTRY_KIND_MOUNT
+        cluster, (command, written) = self._decide(path, request, call, attempt, holder=of_mount)
         response = directory_pb2.UpdateEntryResponse(token=cluster.token_at(written.revision))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
@@ -258,21 +277,29 @@ class DirectoryService(Service):
     ) -> directory_pb2.DeleteEntryResponse:
         """Removes an entry, or with ``recursive`` all below it too."""
         path = Path.parse(request.path)
-        cluster = self._hosting.owner_of(path, holder=True)
-        command = DeleteEntry(
+        asked = DeleteEntry(
             path=path,
             kind=kind_of(request.kind),
             recursive=request.recursive,
             etag=request.etag,
         )
-        command = meant(self._hosting.guarding, cluster, command, call)
-        deletes = may_change(cluster, "delete", path)
+        _check_request_id(request)
+        deletes = False
 
-        def check() -> None:
-            refuse_removal(cluster, path, recursive=request.recursive)
+        def attempt(cluster: Cluster) -> tuple[DeleteEntry, Written]:
+            command = meant(self._hosting.guarding, cluster, asked, call)
 
-        with veiling(self._hosting.guarding, cluster, command, call):
-            written = self._write(cluster, command, request, call, check)
+            def check(snapshot: Snapshot) -> None:
+                nonlocal deletes
+                deletes = may_change(cluster, snapshot, "delete", path)
+                refuse_removal(cluster, snapshot, path, recursive=request.recursive)
+
+            with veiling(self._hosting.guarding, cluster, command, call):
+                return command, self._write(cluster, command, request, call, check)
+
+        cluster, (command, written) = self._decide(
+            path, request, call, attempt, ask_first=request.recursive
+        )
         if cluster.reconciler is not None:
             cluster.reconciler.wake()
         response = directory_pb2.DeleteEntryResponse(
@@ -301,17 +328,21 @@ class DirectoryService(Service):
     ) -> directory_pb2.MoveEntryResponse:
         """Moves an entry within the mount."""
         path = Path.parse(request.path)
-        cluster = self._hosting.owner_of(path, holder=True)
-        command = MoveEntry(
+        asked = MoveEntry(
             path=path,
             new_path=Path.parse(request.new_path),
             kind=kind_of(request.kind),
             leave_link=request.leave_link,
             etag=request.etag,
         )
-        command = meant(self._hosting.guarding, cluster, command, call)
-        with veiling(self._hosting.guarding, cluster, command, call):
-            written = self._write(cluster, command, request, call)
+        _check_request_id(request)
+
+        def attempt(cluster: Cluster) -> tuple[MoveEntry, Written]:
+            command = meant(self._hosting.guarding, cluster, asked, call)
+            with veiling(self._hosting.guarding, cluster, command, call):
+                return command, self._write(cluster, command, request, call)
+
+        cluster, (command, written) = self._decide(path, request, call, attempt)
         response = directory_pb2.MoveEntryResponse(token=cluster.token_at(written.revision))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
@@ -320,37 +351,68 @@ class DirectoryService(Service):
             fill_plan(self._hosting, cluster, command, written, call, response.plan)
         return response
 
+    def _decide(
+        self,
+        path: Path,
+        request: _WriteRequest,
+        call: Call,
+        attempt: Callable[[Cluster], T],
+        *,
+        holder: bool = True,
+        ask_first: bool = False,
+    ) -> tuple[Cluster, T]:
+        """The cluster whose tree holds the path, and what the attempt came to there.
+
+        ``ask_first``: of what deletes Kafka's topics, whose guards do not hold all that forbids it.
+        """
+        picked = self._hosting.pick_holder(path) if holder else self._hosting.pick(path)
+
+        def owned() -> tuple[Cluster, T]:
+            cluster = self._hosting.owner_of(path, holder=holder)
+            return cluster, attempt(cluster)
+
+        ask_first = ask_first and _may_delete_in_kafka(picked)
+        return self._hosting.decide(picked, request.token, call, owned, ask_first=ask_first)
+
     def _write(
         self,
         cluster: Cluster,
         command: Command,
         request: _WriteRequest,
         call: Call,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[Snapshot], None] = lambda _: None,
     ) -> Written:
         """Carries out a command, or plans it; ``check`` is asked once the caller may."""
-        request_id, path = request.request_id, Path.parse(request.path)
-        if len(request_id) > _REQUEST_ID_LENGTH:
-            raise InvalidArgument(
-                f"request_id: {len(request_id)} characters; at most {_REQUEST_ID_LENGTH} would be "
-                f"right"
-            )
+        path = Path.parse(request.path)
         rights = authorizing(self._hosting.guarding, cluster, command, call)
 
         def authorize(snapshot: Snapshot) -> Sequence[Guard]:
             guards = rights(snapshot)
-            check()
+            check(snapshot)
             return guards
 
         return cluster.writer.execute(
             command,
             principal=call.principal,
-            request_id=request_id,
+            request_id=request.request_id,
             timeout_seconds=call.seconds_left(),
-            deletes_in_kafka=may_change(cluster, "delete", path),
-            creates_in_kafka=may_change(cluster, "create", path),
+            deletes_in_kafka=lambda snapshot: may_change(cluster, snapshot, "delete", path),
+            creates_in_kafka=lambda snapshot: may_change(cluster, snapshot, "create", path),
             validate_only=request.validate_only,
             authorize=authorize,
+        )
+
+
+def _may_delete_in_kafka(cluster: Cluster) -> bool:
+    kafka = cluster.config.kafka
+    return kafka is not None and "delete" in kafka.ceiling
+
+
+def _check_request_id(request: _WriteRequest) -> None:
+    if len(request.request_id) > _REQUEST_ID_LENGTH:
+        raise InvalidArgument(
+            f"request_id: {len(request.request_id)} characters; at most {_REQUEST_ID_LENGTH} would "
+            f"be right"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
 from kdir.v1 import federation_pb2, resolve_pb2
 
@@ -18,10 +19,13 @@ from directory.services.consistency import read_at
 from directory.services.guarding import Guarding
 from directory.services.ready import Ready, error_part, with_authority_index
 from directory.services.sight import Sight
+from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument, InvalidPath, KdirError, NotAuthoritative
 from resolver.path import Path
 
 __all__ = ["Hosting"]
+
+T = TypeVar("T")
 
 
 class Hosting:
@@ -129,6 +133,29 @@ class Hosting:
             None if streams else self._places,
             self.waiting,
         )
+
+    def decide(
+        self,
+        cluster: Cluster,
+        token: str,
+        call: Call,
+        attempt: Callable[[], T],
+        *,
+        ask_first: bool = False,
+    ) -> T:
+        """What a call that may write comes to: ``attempt`` is all of it that looks at the tree, on
+        one at least as new as the token. See ``Writer.decide``: what it refuses or leaves as it is
+        was so in the store, whatever this server had not seen yet.
+
+        Raises:
+            InvalidToken, TokenExpired, TokenFromFuture
+            StoreUnavailable, NotReady, DeadlineExceeded
+            whatever ``attempt`` raises
+        """
+        if token and cluster.replica.state is not ReplicaState.STALE:  # else it is refused at once
+            # A thread that writes answers no others, so it may wait.
+            self.read(cluster, token, call, streams=True)
+        return cluster.writer.decide(attempt, call.seconds_left(), ask_first=ask_first)
 
     def sight(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> Sight:
         """What the caller may see and do; see ``guarding``.

@@ -18,24 +18,23 @@ from resolver.path import Path
 __all__ = ["forbidden_at", "may_change", "refuse_removal"]
 
 
-def may_change(cluster: Cluster, aspect: str, path: Path) -> bool:
+def may_change(cluster: Cluster, snapshot: Snapshot, aspect: str, path: Path) -> bool:
     """Whether kdir may change this in Kafka for the entry at a path."""
     kafka = cluster.config.kafka
-    if kafka is None or aspect not in kafka.ceiling:
+    if kafka is None or aspect not in kafka.ceiling or not cluster.mount.is_prefix_of(path):
         return False
-    return not forbidden_at(cluster.replica.snapshot, cluster.mount, path, aspect)
+    return not forbidden_at(snapshot, cluster.mount, path, aspect)
 
 
-def refuse_removal(cluster: Cluster, path: Path, *, recursive: bool) -> None:
+def refuse_removal(cluster: Cluster, snapshot: Snapshot, path: Path, *, recursive: bool) -> None:
     """Topics are not deleted in Kafka while what is inherited is not known, nor along with others
     from a directory further down that forbids it.
 
     Raises:
         NotReady, AboveCeiling
     """
-    if not may_change(cluster, "delete", path):
+    if not may_change(cluster, snapshot, "delete", path):
         return  # Kafka's topics are left alone
-    snapshot = cluster.replica.snapshot
     if words := missing_word(snapshot, has_parent=bool(cluster.config.parent)):
         raise NotReady(words)
     directory_id = snapshot.find_directory(path.below(cluster.mount)) if recursive else None

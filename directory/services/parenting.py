@@ -18,7 +18,6 @@ from directory.federation.federation import unix_ms
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.store.base import KeyIs, Put, Remove, Write
-from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument, NotReady
 
 __all__ = ["ParentCalls"]
@@ -38,7 +37,21 @@ class ParentCalls:
         """Keeps what is inherited as the cluster's own; the link is tried no more. What cannot be
         read cannot be kept: said so, nothing is inherited from then on.
         """
-        cluster = self._asked(request.cluster, call)
+        call.check()
+        cluster = self._hosting.one_named(request.cluster)
+
+        def attempt() -> list[str]:
+            self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+            return self._detach(cluster, request, call)
+
+        kept = self._hosting.decide(cluster, request.token, call, attempt)
+        return admin_pb2.DetachParentResponse(
+            token=cluster.token_of(cluster.replica.snapshot), kept=kept
+        )
+
+    @staticmethod
+    def _detach(cluster: Cluster, request: admin_pb2.DetachParentRequest, call: Call) -> list[str]:
+        """Records it, unless it is on record; the directories whose words are kept."""
         snapshot = cluster.replica.snapshot
         spoiled = facts.is_spoiled(snapshot)
         if not request.keep_inherited and not spoiled:
@@ -76,31 +89,30 @@ class ParentCalls:
                 call.request_id,
                 "nothing from now on: it could not be read" if spoiled else "kept",
             )
-        return admin_pb2.DetachParentResponse(
-            token=cluster.token_of(cluster.replica.snapshot), kept=kept
-        )
+        return kept
 
     def attach(
         self, request: admin_pb2.AttachParentRequest, call: Call
     ) -> admin_pb2.AttachParentResponse:
         """Tries the link again; what the parent says counts again."""
-        cluster = self._asked(request.cluster, call)
-        if cluster.replica.snapshot.fact(facts.DETACHED_KEY) is not None:
+        call.check()
+        cluster = self._hosting.one_named(request.cluster)
+
+        def attempt() -> None:
+            self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+            detached = cluster.replica.snapshot.fact(facts.DETACHED_KEY)
+            if detached is None:
+                return
             # What it says next is not what it said before, and may be long ago.
             again = Put(facts.ATTACHED_KEY, secrets.token_hex(8).encode())
-            cluster.writer.put_facts((Remove(facts.DETACHED_KEY), again))
+            guards = (KeyIs(facts.DETACHED_KEY, detached),)
+            cluster.writer.put_facts((Remove(facts.DETACHED_KEY), again), guards)
             _log.warning(
                 "audit: %s attached cluster %s to its parent again, request %s",
                 call.principal or "somebody",
                 cluster.config.cluster,
                 call.request_id,
             )
-        return admin_pb2.AttachParentResponse(token=cluster.token_of(cluster.replica.snapshot))
 
-    def _asked(self, name: str, call: Call) -> Cluster:
-        call.check()
-        cluster = self._hosting.one_named(name)
-        self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
-        if cluster.replica.state is ReplicaState.LOADING:
-            raise NotReady("nothing is loaded yet")
-        return cluster
+        self._hosting.decide(cluster, request.token, call, attempt)
+        return admin_pb2.AttachParentResponse(token=cluster.token_of(cluster.replica.snapshot))

@@ -58,7 +58,7 @@ from resolver.errors import (
 from resolver.path import Path
 
 if TYPE_CHECKING:
-    from directory.kafka.armory import Armory
+    from directory.kafka.armory import Armed, Armory, Planned
 
 __all__ = ["PolicyService"]
 
@@ -88,11 +88,21 @@ class PolicyService(Service):
     ) -> policies_pb2.PlanArmingResponse:
         """The exact calls that arming would make."""
         path = Path.parse(request.path)
-        cluster = self._hosting.owner_of(path)
-        self._hosting.guarding.require(cluster, _right_to_arm(request.aspect), path, call)
-        call.check()
-        planned = _armory(cluster).plan(path, request.aspect, takeover=request.takeover)
+
+        def attempt() -> Planned:
+            armory = self._armory_at(path, request.aspect, call)
+            call.check()
+            return armory.plan(path, request.aspect, takeover=request.takeover)
+
+        picked = self._hosting.pick(path)
+        planned = self._hosting.decide(picked, request.token, call, attempt, ask_first=True)
         return planned_to_proto(planned)
+
+    def _armory_at(self, path: Path, aspect: str, call: Call) -> Armory:
+        """That of the cluster that owns the path, for who may arm there."""
+        cluster = self._hosting.owner_of(path)
+        self._hosting.guarding.require(cluster, _right_to_arm(aspect), path, call)
+        return _armory(cluster)
 
     def arm(self, request: policies_pb2.ArmRequest, call: Call) -> policies_pb2.ArmResponse:
         """Arms by a plan that was read, and waits for its calls to be made."""
@@ -101,17 +111,20 @@ class PolicyService(Service):
             raise InvalidArgument(
                 "plan_hash: empty; what PlanArming answered would be right", field="plan_hash"
             )
-        cluster = self._hosting.owner_of(path)
-        self._hosting.guarding.require(cluster, _right_to_arm(request.aspect), path, call)
-        armed = _armory(cluster).arm(
-            path,
-            request.aspect,
-            request.plan_hash,
-            takeover=request.takeover,
-            principal=call.principal,
-            request_id=request.request_id,
-            timeout_seconds=call.seconds_left(),
-        )
+        cluster = self._hosting.pick(path)
+
+        def attempt() -> Armed:
+            return self._armory_at(path, request.aspect, call).arm(
+                path,
+                request.aspect,
+                request.plan_hash,
+                takeover=request.takeover,
+                principal=call.principal,
+                request_id=request.request_id,
+                timeout_seconds=call.seconds_left(),
+            )
+
+        armed = self._hosting.decide(cluster, request.token, call, attempt, ask_first=True)
         return policies_pb2.ArmResponse(
             calls_made=armed.calls_made,
             token=cluster.token_of(cluster.replica.snapshot),

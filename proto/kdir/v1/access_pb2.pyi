@@ -96,18 +96,20 @@ class Grants(_message.Message):
     def __init__(self, grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., change_count: _Optional[int] = ..., changed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., changed_by: _Optional[str] = ...) -> None: ...
 
 class AddGrantsRequest(_message.Message):
-    __slots__ = ("path", "grants", "request_id", "kind", "validate_only")
+    __slots__ = ("path", "grants", "request_id", "kind", "validate_only", "token")
     PATH_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     path: str
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
     request_id: str
     kind: _entry_pb2.EntryKind
     validate_only: bool
-    def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    token: str
+    def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., validate_only: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class AddGrantsResponse(_message.Message):
     __slots__ = ("token", "grants", "added", "topic_count", "plan")
@@ -124,18 +126,20 @@ class AddGrantsResponse(_message.Message):
     def __init__(self, token: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., added: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., topic_count: _Optional[int] = ..., plan: _Optional[_Union[ChangePlan, _Mapping]] = ...) -> None: ...
 
 class RemoveGrantsRequest(_message.Message):
-    __slots__ = ("path", "grants", "request_id", "kind", "validate_only")
+    __slots__ = ("path", "grants", "request_id", "kind", "validate_only", "token")
     PATH_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     path: str
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
     request_id: str
     kind: _entry_pb2.EntryKind
     validate_only: bool
-    def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    token: str
+    def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., validate_only: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class RemoveGrantsResponse(_message.Message):
     __slots__ = ("token", "grants", "removed", "topic_count", "plan")

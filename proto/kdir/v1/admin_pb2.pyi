@@ -209,18 +209,20 @@ class MappingRule(_message.Message):
     def __init__(self, match: _Optional[str] = ..., split_on: _Optional[str] = ..., into: _Optional[str] = ..., strip_prefix: _Optional[str] = ..., ignore: _Optional[bool] = ...) -> None: ...
 
 class AdoptTopicsRequest(_message.Message):
-    __slots__ = ("rules", "plan_only", "remap_adopted", "request_id", "cluster")
+    __slots__ = ("rules", "plan_only", "remap_adopted", "request_id", "cluster", "token")
     RULES_FIELD_NUMBER: _ClassVar[int]
     PLAN_ONLY_FIELD_NUMBER: _ClassVar[int]
     REMAP_ADOPTED_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     rules: _containers.RepeatedCompositeFieldContainer[MappingRule]
     plan_only: bool
     remap_adopted: bool
     request_id: str
     cluster: str
-    def __init__(self, rules: _Optional[_Iterable[_Union[MappingRule, _Mapping]]] = ..., plan_only: _Optional[bool] = ..., remap_adopted: _Optional[bool] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ...) -> None: ...
+    token: str
+    def __init__(self, rules: _Optional[_Iterable[_Union[MappingRule, _Mapping]]] = ..., plan_only: _Optional[bool] = ..., remap_adopted: _Optional[bool] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Adoption(_message.Message):
     __slots__ = ("physical_name", "path", "rule", "action", "message")
@@ -283,14 +285,16 @@ class Drift(_message.Message):
     def __init__(self, path: _Optional[str] = ..., physical_name: _Optional[str] = ..., field: _Optional[str] = ..., wanted: _Optional[str] = ..., found: _Optional[str] = ..., provision: _Optional[_Union[_entry_pb2.Provision, str]] = ..., kafka_state: _Optional[str] = ...) -> None: ...
 
 class AcknowledgeRequest(_message.Message):
-    __slots__ = ("stopped", "request_id", "cluster")
+    __slots__ = ("stopped", "request_id", "cluster", "token")
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     stopped: str
     request_id: str
     cluster: str
-    def __init__(self, stopped: _Optional[str] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ...) -> None: ...
+    token: str
+    def __init__(self, stopped: _Optional[str] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class AcknowledgeResponse(_message.Message):
     __slots__ = ("token",)
@@ -299,16 +303,18 @@ class AcknowledgeResponse(_message.Message):
     def __init__(self, token: _Optional[str] = ...) -> None: ...
 
 class FinalizeFeaturesRequest(_message.Message):
-    __slots__ = ("level", "validate_only", "request_id", "cluster")
+    __slots__ = ("level", "validate_only", "request_id", "cluster", "token")
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     level: int
     validate_only: bool
     request_id: str
     cluster: str
-    def __init__(self, level: _Optional[int] = ..., validate_only: _Optional[bool] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ...) -> None: ...
+    token: str
+    def __init__(self, level: _Optional[int] = ..., validate_only: _Optional[bool] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class FinalizeFeaturesResponse(_message.Message):
     __slots__ = ("finalised_level", "supported_level", "members", "token")
@@ -427,12 +433,14 @@ class BackupTrailer(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class DetachParentRequest(_message.Message):
-    __slots__ = ("cluster", "keep_inherited")
+    __slots__ = ("cluster", "keep_inherited", "token")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     KEEP_INHERITED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     keep_inherited: bool
-    def __init__(self, cluster: _Optional[str] = ..., keep_inherited: _Optional[bool] = ...) -> None: ...
+    token: str
+    def __init__(self, cluster: _Optional[str] = ..., keep_inherited: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class DetachParentResponse(_message.Message):
     __slots__ = ("token", "kept")
@@ -443,10 +451,12 @@ class DetachParentResponse(_message.Message):
     def __init__(self, token: _Optional[str] = ..., kept: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AttachParentRequest(_message.Message):
-    __slots__ = ("cluster",)
+    __slots__ = ("cluster", "token")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     cluster: str
-    def __init__(self, cluster: _Optional[str] = ...) -> None: ...
+    token: str
+    def __init__(self, cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class AttachParentResponse(_message.Message):
     __slots__ = ("token",)

@@ -72,7 +72,7 @@ class ListEntriesResponse(_message.Message):
     def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[_entry_pb2.Entry, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., revision_changed: _Optional[bool] = ..., directory: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., inherited: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ...) -> None: ...
 
 class CreateEntryRequest(_message.Message):
-    __slots__ = ("path", "entry", "make_parents", "request_id", "wait_until_active", "validate_only", "adopt_existing")
+    __slots__ = ("path", "entry", "make_parents", "request_id", "wait_until_active", "validate_only", "adopt_existing", "token")
     PATH_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     MAKE_PARENTS_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,7 @@ class CreateEntryRequest(_message.Message):
     WAIT_UNTIL_ACTIVE_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     ADOPT_EXISTING_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     path: str
     entry: _entry_pb2.Entry
     make_parents: bool
@@ -87,7 +88,8 @@ class CreateEntryRequest(_message.Message):
     wait_until_active: bool
     validate_only: bool
     adopt_existing: bool
-    def __init__(self, path: _Optional[str] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., make_parents: _Optional[bool] = ..., request_id: _Optional[str] = ..., wait_until_active: _Optional[bool] = ..., validate_only: _Optional[bool] = ..., adopt_existing: _Optional[bool] = ...) -> None: ...
+    token: str
+    def __init__(self, path: _Optional[str] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., make_parents: _Optional[bool] = ..., request_id: _Optional[str] = ..., wait_until_active: _Optional[bool] = ..., validate_only: _Optional[bool] = ..., adopt_existing: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class CreateEntryResponse(_message.Message):
     __slots__ = ("authority", "entry", "token")
@@ -100,7 +102,7 @@ class CreateEntryResponse(_message.Message):
     def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class UpdateEntryRequest(_message.Message):
-    __slots__ = ("path", "kind", "entry", "update_mask", "etag", "request_id", "validate_only")
+    __slots__ = ("path", "kind", "entry", "update_mask", "etag", "request_id", "validate_only", "token")
     PATH_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +110,7 @@ class UpdateEntryRequest(_message.Message):
     ETAG_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     path: str
     kind: _entry_pb2.EntryKind
     entry: _entry_pb2.Entry
@@ -115,7 +118,8 @@ class UpdateEntryRequest(_message.Message):
     etag: str
     request_id: str
     validate_only: bool
-    def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    token: str
+    def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class UpdateEntryResponse(_message.Message):
     __slots__ = ("authority", "entry", "token", "plan")
@@ -130,20 +134,22 @@ class UpdateEntryResponse(_message.Message):
     def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., token: _Optional[str] = ..., plan: _Optional[_Union[_access_pb2.ChangePlan, _Mapping]] = ...) -> None: ...
 
 class DeleteEntryRequest(_message.Message):
-    __slots__ = ("path", "kind", "recursive", "etag", "request_id", "validate_only")
+    __slots__ = ("path", "kind", "recursive", "etag", "request_id", "validate_only", "token")
     PATH_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     RECURSIVE_FIELD_NUMBER: _ClassVar[int]
     ETAG_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     path: str
     kind: _entry_pb2.EntryKind
     recursive: bool
     etag: str
     request_id: str
     validate_only: bool
-    def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., recursive: _Optional[bool] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    token: str
+    def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., recursive: _Optional[bool] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class DeleteEntryResponse(_message.Message):
     __slots__ = ("authority", "token", "topic_count", "directory_count", "kafka_topics_deleted", "plan")
@@ -162,7 +168,7 @@ class DeleteEntryResponse(_message.Message):
     def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., token: _Optional[str] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., kafka_topics_deleted: _Optional[bool] = ..., plan: _Optional[_Union[_access_pb2.ChangePlan, _Mapping]] = ...) -> None: ...
 
 class MoveEntryRequest(_message.Message):
-    __slots__ = ("path", "kind", "new_path", "leave_link", "etag", "request_id", "validate_only")
+    __slots__ = ("path", "kind", "new_path", "leave_link", "etag", "request_id", "validate_only", "token")
     PATH_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     NEW_PATH_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +176,7 @@ class MoveEntryRequest(_message.Message):
     ETAG_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     path: str
     kind: _entry_pb2.EntryKind
     new_path: str
@@ -177,7 +184,8 @@ class MoveEntryRequest(_message.Message):
     etag: str
     request_id: str
     validate_only: bool
-    def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., new_path: _Optional[str] = ..., leave_link: _Optional[bool] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    token: str
+    def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., new_path: _Optional[str] = ..., leave_link: _Optional[bool] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class MoveEntryResponse(_message.Message):
     __slots__ = ("authority", "entry", "token", "plan")

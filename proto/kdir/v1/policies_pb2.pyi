@@ -195,14 +195,16 @@ class GetEffectivePoliciesResponse(_message.Message):
     def __init__(self, values: _Optional[_Iterable[_Union[EffectiveValue, _Mapping]]] = ..., ancestors: _Optional[_Iterable[_Union[AncestorPosition, _Mapping]]] = ..., topics_changed: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
 
 class PlanArmingRequest(_message.Message):
-    __slots__ = ("path", "aspect", "takeover")
+    __slots__ = ("path", "aspect", "takeover", "token")
     PATH_FIELD_NUMBER: _ClassVar[int]
     ASPECT_FIELD_NUMBER: _ClassVar[int]
     TAKEOVER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     path: str
     aspect: str
     takeover: bool
-    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., takeover: _Optional[bool] = ...) -> None: ...
+    token: str
+    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., takeover: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class PlanArmingResponse(_message.Message):
     __slots__ = ("plan_hash", "calls", "acl_counts")
@@ -261,18 +263,20 @@ class AclBinding(_message.Message):
     def __init__(self, resource_type: _Optional[str] = ..., pattern_type: _Optional[str] = ..., resource_name: _Optional[str] = ..., principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[str] = ..., permission_type: _Optional[str] = ...) -> None: ...
 
 class ArmRequest(_message.Message):
-    __slots__ = ("path", "aspect", "plan_hash", "request_id", "takeover")
+    __slots__ = ("path", "aspect", "plan_hash", "request_id", "takeover", "token")
     PATH_FIELD_NUMBER: _ClassVar[int]
     ASPECT_FIELD_NUMBER: _ClassVar[int]
     PLAN_HASH_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TAKEOVER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     path: str
     aspect: str
     plan_hash: str
     request_id: str
     takeover: bool
-    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., plan_hash: _Optional[str] = ..., request_id: _Optional[str] = ..., takeover: _Optional[bool] = ...) -> None: ...
+    token: str
+    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., plan_hash: _Optional[str] = ..., request_id: _Optional[str] = ..., takeover: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class ArmResponse(_message.Message):
     __slots__ = ("calls_made", "token", "under_way", "message")

@@ -399,6 +399,33 @@ def test_what_was_written_is_read(directory: MemoryDirectory) -> None:
     assert place.revision == scribe.cluster._revision
 
 
+def test_a_write_is_decided_on_what_was_written_before(directory: MemoryDirectory) -> None:
+    """Also where another server of the cluster answers it."""
+    scribe = Scribe(directory, "/ny/tracking")
+    resolver = directory.resolver("/la")
+    for name in ("one", "two"):
+        resolver.call(f"/ny/tracking/{name}", "DirectoryService.CreateEntry", create())
+    first, second = (sent for method, sent in scribe.requests if "Create" in method)
+    assert not first.token
+    assert "kc-ny-tracking" in Token.parse(second.token).positions
+
+
+def test_a_write_is_made_though_the_store_that_was_written_to_lives_no_more(
+    directory: MemoryDirectory,
+) -> None:
+    scribe = Scribe(directory, "/ny/tracking")
+    resolver = directory.resolver("/la")
+    resolver.call("/ny/tracking/one", "DirectoryService.CreateEntry", create())
+    scribe.fails = [errors.TokenExpired("restored since")]
+    resolver.call("/ny/tracking/two", "DirectoryService.CreateEntry", create())
+    assert not scribe.requests[-1][1].token
+    scribe.fails = [errors.TokenExpired("restored since")]
+    request = create()
+    request.token = str(Token.of("kc-ny-tracking", "before", 9))
+    with pytest.raises(errors.TokenExpired):
+        resolver.call("/ny/tracking/three", "DirectoryService.CreateEntry", request)
+
+
 def test_a_write_is_tried_again_with_the_same_request_id(directory: MemoryDirectory) -> None:
     scribe = Scribe(directory, "/ny/tracking")
     scribe.fails = [errors.NotAuthoritative("moved a moment ago")]
