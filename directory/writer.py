@@ -523,7 +523,7 @@ class Writer:
                 "needs a new id",
                 request_id=request.request_id,
             )
-        self._see(revision, self._clock() + _FACTS_SECONDS)
+        # That the replica comes there is part of confirming the answer (``_confirm``).
         return Written(record.to_plan(self._codec), revision, repeated=True)
 
     # -- waiting -----------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from directory.namespace.entry import (
     Stamp,
     Topic,
 )
+from directory.namespace.ground import Standing, standing
 from directory.namespace.keys import (
     DETACHED,
     GRANTS_MARK,
@@ -179,6 +180,20 @@ class Draft:
         # Records come back from `decode` so that `encode` gives the very same bytes.
         record = self.snapshot.codec.encode(entry)
         self.expect(entry_key(parent_id, entry.kind, name), record)
+
+    def find_entry(self, path: Path, kind: Kind | None) -> Standing:
+        """The entry that a command is about. Guards, where no kind is named, that it stays the one
+        that is meant: a topic that comes beside a container would be.
+
+        Raises:
+            Absent, InvalidNamespace, NotAuthoritative: as ``ground.standing``.
+        """
+        found = standing(self.snapshot, self.mount, path, kind)
+        if kind is None and found.parent is not None and found.entry.kind.is_container:
+            key = entry_key(found.parent_id, Kind.TOPIC, found.name)
+            if key not in self.snapshot.quarantined:  # one that cannot be read is not meant
+                self.expect(key, None)
+        return found
 
     def expect_vacant(self, parent_id: int, kind: Kind, name: str, path: Path) -> None:
         """Guard: nothing of that kind stands there.

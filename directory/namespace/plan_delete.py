@@ -25,7 +25,7 @@ from directory.namespace.entry import (
     Provision,
     Topic,
 )
-from directory.namespace.ground import Standing, standing
+from directory.namespace.ground import Standing
 from directory.namespace.keys import (
     MOUNTED,
     READ_ONLY,
@@ -80,7 +80,7 @@ def deleted_name(entry_id: int) -> str:
 
 def delete_entry(draft: Draft, command: DeleteEntry) -> Plan:
     """Remove an entry, and with ``recursive`` what it holds."""
-    found = standing(draft.snapshot, draft.mount, command.path, command.kind)
+    found = draft.find_entry(command.path, command.kind)
     parent = found.parent
     if parent is None:
         raise InvalidArgument(

@@ -8,7 +8,6 @@ from directory.authorization.grant import MOST_GRANTS, Grant, add_grants, remove
 from directory.namespace.command import AddGrants, Change, Plan, RemoveGrants
 from directory.namespace.draft import Draft
 from directory.namespace.entry import EntryGrants
-from directory.namespace.ground import standing
 from resolver.errors import Internal, LimitExceeded
 from resolver.path import Path
 
@@ -21,7 +20,7 @@ def change_grants(draft: Draft, command: AddGrants | RemoveGrants) -> Plan:
     They may be changed where the entry is read-only: who may do what is not part of what is kept as
     it is, and else nobody could be shut out of it.
     """
-    found = standing(draft.snapshot, draft.mount, command.path, command.kind)
+    found = draft.find_entry(command.path, command.kind)
     place = (found.parent_id, found.entry.kind, found.name)
     try:
         before = draft.grants_of(*place)

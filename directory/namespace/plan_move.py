@@ -21,7 +21,7 @@ from directory.namespace.entry import (
     Mount,
     Topic,
 )
-from directory.namespace.ground import Standing, Way, a_kind, follow, standing, turn_back
+from directory.namespace.ground import Standing, Way, a_kind, follow, turn_back
 from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key, read_only_id
 from directory.namespace.plan_create import check_free, check_names, mounted_value
 from directory.namespace.plan_update import check_etag, own_policies
@@ -37,7 +37,7 @@ __all__ = ["move_entry"]
 
 def move_entry(draft: Draft, command: MoveEntry) -> Plan:
     """Give an entry another path."""
-    found = standing(draft.snapshot, draft.mount, command.path, command.kind)
+    found = draft.find_entry(command.path, command.kind)
     check_etag(found, command.etag)
     if found.parent is None:
         raise InvalidMove(

@@ -18,7 +18,7 @@ from directory.namespace.entry import (
     etag_of,
 )
 from directory.namespace.fields import apply_changes
-from directory.namespace.ground import Standing, standing
+from directory.namespace.ground import Standing
 from directory.namespace.keys import mounted_key
 from directory.namespace.links import check_targets
 from directory.namespace.plan_create import mounted_value
@@ -36,7 +36,7 @@ _ALWAYS = frozenset({"policies.read_only"})
 
 def update_entry(draft: Draft, command: UpdateEntry) -> Plan:
     """Change the named fields; nothing at all where nothing differs."""
-    found = standing(draft.snapshot, draft.mount, command.path, command.kind)
+    found = draft.find_entry(command.path, command.kind)
     check_etag(found, command.etag)
     before = found.entry
     after = apply_changes(before, command.changes)

@@ -352,3 +352,18 @@ def test_a_repeated_change_of_grants_shows_nothing_to_who_may_not_see_them_any_m
         assert again.repeated
         assert (again.plan.grants, again.plan.grants_changed) == ((), ())
         assert again.plan.entry is None
+
+
+# -- which entry is meant -------------------------------------------------------------------------
+
+
+def test_where_no_kind_is_named_the_topic_is_meant_that_another_server_just_made(
+    pair: Pair,
+) -> None:
+    """By the replica it would be the directory beside it: nothing of what it read has changed."""
+    pair.ahead.mkdir("/la/a")
+    pair.fall_behind()
+    pair.ahead.create("/la/a")
+    removed = pair.do(pair.behind, DeleteEntry(path=path("/la/a")))
+    assert (removed.plan.topic_count, removed.plan.directory_count) == (1, 0)
+    assert pair.owner("/la/a") is None, "the directory stands"
