@@ -47,8 +47,8 @@ def pair(request: pytest.FixtureRequest, start: Start, tmp_path: Path) -> Pair:
     else:
         shared: SharedEtcd = request.getfixturevalue("etcd_cluster")
         store = shared.address()
-    servers = [start("/la", name=name, store=store) for name in ("one", "other")]
-    return Pair(*servers, ROUNDS[request.param])
+    one, other = (start("/la", name=name, store=store) for name in ("one", "other"))
+    return Pair(one, other, ROUNDS[request.param])
 
 
 GRANT = access_pb2.Grant(
@@ -177,13 +177,13 @@ def admin(server: Server, method: str, **fields: Any) -> Any:
 def test_a_detach_at_one_and_an_attach_at_the_other(start: Start, tmp_path: Path) -> None:
     root = start("/", name="root", store=f"sqlite:///{tmp_path / 'root.sqlite'}")
     store = f"sqlite:///{tmp_path / 'la.sqlite'}"
-    servers = [
+    one, other = (
         start("/la", name=name, store=store, parent=[root.address]) for name in ("one", "other")
-    ]
-    pair = Pair(*servers, 40)
-    root.mount_child("/la", servers[0].cluster_id)
+    )
+    pair = Pair(one, other, 40)
+    root.mount_child("/la", one.cluster_id)
     # Nothing can be kept before the parent has said what there is.
-    eventually(lambda: admin(servers[0], "DetachParent", keep_inherited=True))
+    eventually(lambda: admin(one, "DetachParent", keep_inherited=True))
 
     def detached(server: Server, token: str) -> bool:
         server.resolve("/la", token=token)
