@@ -53,7 +53,8 @@ def compare_rows(
         StoreAway: also in the middle; begin again.
         NotReady: nothing is loaded yet.
     """
-    if store.refresh_identity().partial:
+    identity = store.refresh_identity()
+    if identity.partial:
         summary.troubles.append("the store is being filled: what it holds is not whole yet")
         return
     for _ in range(_TRIES):
@@ -87,6 +88,13 @@ def compare_rows(
     summary.revision = snapshot.revision
     yield from comparison.differences()
     summary.rows = comparison.row_count
+    # Rows and tree may be of two incarnations then: no difference between them is no proof.
+    found = {identity.incarnation, snapshot.incarnation, store.refresh_identity().incarnation}
+    if len(found) > 1:
+        summary.troubles.append(
+            "the store was restored during the comparison, and a new incarnation of it began; "
+            "begin again: kdir verify"
+        )
 
 
 def _rows(loading: Loading) -> Iterator[Row]:

@@ -3,8 +3,8 @@
 Every transaction compares the identity as it was last read. So a store that was sealed, restored or
 filled by anybody takes nothing from who does not know it yet; he reads it anew, and goes on.
 
-A restore is noticed by whoever remembers more than etcd does: another cluster id of etcd's, a
-revision that went back, another commit where one was seen. He begins a new life, once: that too is
+A restore is noticed by whoever remembers more than etcd does (``restored.py`` is the rule), and
+``Keyspace.refresh`` is the one place where it is concluded. It begins a new life, once: that too is
 a transaction that compares the identity. What nobody remembers cannot be noticed: an etcd put back
 under its own cluster id while no server of the cluster ran (``docs/operating.md`` says what to do).
 """
@@ -34,6 +34,7 @@ from directory.store.etcd.founding import found_or_begin, life_of, look
 from directory.store.etcd.generated import transactions
 from directory.store.etcd.identity import Life
 from directory.store.etcd.layout import Layout
+from directory.store.etcd.restored import Newest, Seen, why_restored
 from directory.store.etcd.stream import head_of, head_request
 from directory.store.etcd.transaction import put, read, request_of, unfulfilled
 
@@ -74,15 +75,6 @@ class Unmet:
         return Conflict(broken, self.life.revision(self.committed))
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The newest commit of a life that this process knows of."""
-
-    incarnation: str
-    revision: int = 0
-    commit_id: str = ""
-
-
 class Keyspace:
     """Used by any number of threads."""
 
@@ -101,8 +93,7 @@ class Keyspace:
         self._cluster_id: Final = cluster_id
         self._clock: Final = clock
         self._life = life
-        self._seen = _Seen(life.identity.incarnation)
-        self._seen_lock: Final = threading.Lock()
+        self._newest: Final = Newest(life.identity.incarnation)
         self._refreshing: Final = threading.Lock()
 
     @classmethod
@@ -163,17 +154,17 @@ class Keyspace:
         """
         with self._refreshing:
             while True:
+                before = self._newest.before_reading()
                 head = self.head()
                 life = self._read(head.identity)
-                why = self._went_back(life, head)
+                why = why_restored(before, life, head, self._commit_id_at)
                 if not why:
                     self._life = life
                     self.saw(life, head.commit_revision, head.commit_id)
                     return life
                 self._refuse_two_clusters(life, head)
                 _log.error("%s: %s: it was restored; a new life begins", self.connection, why)
-                seen = self._seen.revision
-                new = life.next(head.etcd_cluster, head.revision, seen, unseal=False)
+                new = life.next(head.etcd_cluster, head.revision, before.revision, unseal=False)
                 self.replace(life, new)
 
     def _refresh_or_away(self) -> None:
@@ -205,30 +196,9 @@ class Keyspace:
 
     def saw(self, life: Life, etcd_revision: int, commit_id: str) -> None:
         """At this revision this was the last commit. Of a life that is over, nothing is kept."""
-        seen = _Seen(life.identity.incarnation, life.revision(etcd_revision), commit_id)
-        if seen.incarnation != self._life.identity.incarnation:
-            return
-        with self._seen_lock:
-            known = self._seen
-            if known.incarnation != seen.incarnation or known.revision < seen.revision:
-                self._seen = seen
-
-    def _went_back(self, life: Life, head: Head) -> str:
-        """Why what etcd holds is not what was seen; empty = it is, as far as can be said."""
-        if head.etcd_cluster != life.etcd_cluster:
-            return f"etcd cluster {head.etcd_cluster:x} answers, and it was {life.etcd_cluster:x}"
-        seen = self._seen
-        at = life.etcd_revision(seen.revision)
-        if seen.incarnation != life.identity.incarnation or not at:
-            return ""
-        if head.revision < at:
-            return f"etcd is at revision {head.revision}, and was at {at}"
-        found: str | None = head.commit_id
-        if head.commit_revision > at:
-            found = self._commit_id_at(at)
-        if found is not None and found != seen.commit_id:
-            return f"another commit stands at etcd's revision {at}"
-        return ""
+        seen = Seen(life.identity.incarnation, life.revision(etcd_revision), commit_id)
+        if seen.incarnation == self._life.identity.incarnation:
+            self._newest.note(seen)
 
     def _commit_id_at(self, etcd_revision: int) -> str | None:
         """The last commit as of a revision; None: not known any more."""
@@ -295,7 +265,7 @@ class Keyspace:
                 [*one.operations, put(self.layout.commit, commit_id.encode())],
                 [read(self.layout.identity), read(self.layout.commit), *one.reads],
             )
-            before = self._seen
+            before = self._newest.before_reading()
             answer = self.connection.txn(request, max(0.001, deadline - self._clock()))
             if answer.succeeded:
                 return self._committed(life, before, answer.header, commit_id)
@@ -322,7 +292,7 @@ class Keyspace:
                 raise Sealed(f"{self.connection}: {self._life.identity.sealed}")
         return self._life
 
-    def _committed(self, life: Life, before: _Seen, header: Any, commit_id: str) -> Committed:
+    def _committed(self, life: Life, before: Seen, header: Any, commit_id: str) -> Committed:
         revision = life.revision(header.revision)
         same_life = before.incarnation == life.identity.incarnation
         if header.cluster_id != life.etcd_cluster or (same_life and revision <= before.revision):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kdir.v1 import admin_pb2, admin_pb2_grpc
 
 from directory.kafka.admin import ConfluentAdmin
 from directory.kafka.contract import Wish
@@ -61,8 +63,6 @@ def test_a_cluster_that_is_sound_has_no_differences(
 def test_a_tree_is_compared_while_it_changes(
     federation: Federation, new_address: Addresses, kdir: Kdir
 ) -> None:
-    import threading
-
     server = federation.start("/la", store=new_address())
     stop = threading.Event()
 
@@ -84,6 +84,44 @@ def test_a_tree_is_compared_while_it_changes(
         stop.set()
         thread.join()
     assert len(revisions) > 1
+
+
+def test_S11_sixty_comparisons_and_backups_while_clients_write_begin_no_life(
+    federation: Federation, new_address: Addresses, kdir: Kdir
+) -> None:
+    """On etcd it has three members. A commit between reading the head and comparing it is none."""
+    server = federation.start("/la", store=new_address())
+    server.mkdir("/la/d0")
+    first = server.status().authority
+    stop = threading.Event()
+
+    def write(number: int) -> None:
+        count = 0
+        while not stop.is_set():
+            server.mkdir(f"/la/d{number}/e{count % 40}")
+            server.entries("DeleteEntry", path=f"/la/d{number}/e{count % 40}")
+            count += 1
+
+    def call(method: str, request: Any) -> list[Any]:
+        stub = admin_pb2_grpc.AdminServiceStub(server.channel)
+        return list(getattr(stub, method)(request, timeout=60))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(30):
+            assert call("Backup", admin_pb2.BackupRequest())[-1].HasField("trailer")
+            (last,) = call("Verify", admin_pb2.VerifyRequest())
+            assert not last.summary.message
+        verified(kdir, server, code=0)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert server.status().authority.incarnation == first.incarnation
+    server.entries("GetEntry", path="/la/d0", token=first.token)  # of before, and good still
+    assert "restored" not in server.process.log.read_text()
 
 
 def test_rows_that_changed_behind_the_log_are_found_and_those_set_aside_are_counted(

@@ -1,14 +1,19 @@
 """S11: an etcd that was put back to an earlier state under running servers."""
 
 import random
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deploy.local.etcd import EtcdCluster
 from directory.codec import ProtoCodec
+from directory.keeping.backup import backup_of
+from directory.keeping.verify import Summary, compare_rows
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.keys import entry_key
 from directory.store.base import (
@@ -23,6 +28,7 @@ from directory.store.base import (
 from directory.store.etcd.generated import etcdrpc
 from directory.store.etcd.store import EtcdStore
 from directory.store.replica import Replica
+from resolver.path import ROOT
 from tests.conformance.store.reading import everything, put, put_many
 from tests.conftest import SharedEtcd
 from tests.federation import eventually
@@ -100,6 +106,67 @@ def test_S11_running_servers_notice_a_restore_and_agree_on_one_new_life(
             assert set(replica.wait_for(done.revision, 30).root.containers) == {"kept", "later"}
         with closing(EtcdStore.open(address, "la")) as fresh:
             assert {fresh.identity.incarnation} == incarnations
+
+
+def test_S11_a_commit_while_the_identity_is_read_is_no_restore(
+    etcd_cluster: SharedEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head is read, then this process commits, and only then is the head compared."""
+    with closing(EtcdStore.open(etcd_cluster.address(), "la")) as store:
+        put(store, (b"k", b"0"))
+        life = store.identity
+        read, commits = store.connection.range, iter(range(3))
+
+        def range_then_commit(request: Any, timeout_seconds: float) -> Any:
+            answer = read(request, timeout_seconds)
+            for number in commits:
+                put(store, (b"k", b"%d" % number))
+                break
+            return answer
+
+        monkeypatch.setattr(store.connection, "range", range_then_commit)
+        for _ in range(5):
+            assert store.refresh_identity() == life
+
+
+def test_S11_no_life_begins_while_a_store_of_three_members_is_written_and_read_whole(
+    etcd_cluster: SharedEtcd,
+) -> None:
+    """As ``kdir verify`` and ``kdir backup`` read it, in a server whose clients write."""
+    address = etcd_cluster.address()
+    with (
+        closing(EtcdStore.open(address, "la")) as store,
+        closing(EtcdStore.open(address, "la")) as other,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        life = store.identity
+        replica = Replica(store, CODEC)
+        replica.start()
+        stop = threading.Event()
+
+        def write(number: int, through: EtcdStore) -> int:
+            count = 0
+            while not stop.is_set():
+                put(through, (b"x/%d" % number, b"%d" % count))
+                count += 1
+            return count
+
+        try:
+            replica.wait_for(0, 30)
+            writers = [threads.submit(write, *one) for one in enumerate((store, store, other))]
+            for _ in range(60):
+                messages = list(backup_of(store))
+                assert messages[-1].HasField("trailer")
+                summary = Summary()
+                list(compare_rows(store, replica, ROOT, lambda: None, summary))
+                assert not [one for one in summary.troubles if "incarnation" in one]
+                assert store.identity == life
+        finally:
+            stop.set()
+            replica.stop()
+        assert all(writer.result() > 10 for writer in writers)
+        assert other.refresh_identity() == store.refresh_identity() == life
+        assert replica.reloads == 0
 
 
 def test_S11_other_commits_at_the_revisions_that_were_seen_are_noticed(

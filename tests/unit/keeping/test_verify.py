@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import pytest
@@ -59,3 +60,14 @@ def test_a_replica_ahead_of_the_newest_commit_tells_of_foreign_writes(
     monkeypatch.setattr(store, "load", lambda: before)
     (trouble,) = compared(store, replica).troubles
     assert "something else than kdir wrote to the store" in trouble
+
+
+def test_a_store_that_is_restored_during_the_comparison_is_not_called_equal(
+    store: SqliteStore, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica.wait_for(put(store, b"x/one"), 20)
+    now = store.refresh_identity()
+    identities = iter((now, replace(now, incarnation="another")))
+    monkeypatch.setattr(store, "refresh_identity", lambda: next(identities))
+    (trouble,) = compared(store, replica).troubles
+    assert "a new incarnation of it began" in trouble
