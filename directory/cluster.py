@@ -230,6 +230,12 @@ class Cluster:
         """Where this cluster hangs now."""
         return self.federation.mount
 
+    def mount_at(self, snapshot: Snapshot) -> Path:
+        """Where this cluster hung at a snapshot: a path is looked up, and decided about, at the
+        mount of the very snapshot that answers.
+        """
+        return self.federation.position_at(snapshot).mount
+
     def check_mounted(self) -> None:
         """Told that it is unmounted, a cluster stops to answer (DESIGN §4).
 
@@ -301,7 +307,7 @@ class Cluster:
         return str(Token.of(self.cluster_id, incarnation, revision))
 
     def _authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
-        position = self.federation.view().position
+        position = self.federation.position_at(snapshot)
         kafka = self.config.kafka
         return resolve_pb2.Authority(
             cluster=entry_pb2.Cluster(

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import grpc
 from kdir.v1 import federation_pb2
@@ -20,10 +21,11 @@ from directory.authorization.tree import Place
 from directory.federation import child_facts, facts
 from directory.federation.candidates import Candidates, meant
 from directory.federation.facts import TableRow
-from directory.federation.federation import Federation, Member, unix_ms
+from directory.federation.federation import Federation, Member, View, unix_ms
 from directory.federation.inherited import refuse_oversized
 from directory.namespace.entry import NO_POLICIES, Mount
 from directory.namespace.keys import ENTRY
+from directory.namespace.mounted import mounted_at
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import KeyIs, NothingNewer, Put, Remove, StoreAway, Write
 from directory.store.replica import Replica
@@ -147,28 +149,30 @@ class Children:
                 parent_cluster_id=self._cluster_id,
             )
         path, mount = found
-        if hello.epoch == 0 and hello.mount != str(path):
+        # It may have moved since it was mounted, and its child was not linked then.
+        agreed = (str(path), mounted_at(view.snapshot, mount))
+        if hello.epoch == 0 and hello.mount not in agreed:
             raise MountDisagrees(
                 f"parent {self._cluster} mounts {hello.cluster_id} at {path}, "
                 f"the child {hello.cluster} says {hello.mount}",
                 parent_mount=path,
                 child_mount=hello.mount,
             )
-        return self._welcome(path, mount)
+        return self._welcome(view, path, mount)
 
-    def _welcome(self, path: Path, mount: Mount) -> federation_pb2.Welcome:
-        view = self._federation.view()
-        snapshot = self._replica.snapshot
+    def _welcome(self, view: View, path: Path, mount: Mount) -> federation_pb2.Welcome:
+        parent = view.position.parent
+        ancestors = parent.ancestor_cluster_ids if parent else ()
         return federation_pb2.Welcome(
             mount=str(path),
             epoch=mount.epoch,
             parent_cluster_id=self._cluster_id,
             parent_cluster=self._cluster,
             parent_mount=str(view.position.mount),
-            ancestor_cluster_ids=[*self._ancestors(), self._cluster_id],
+            ancestor_cluster_ids=[*ancestors, self._cluster_id],
             parent_endpoints=self._endpoints(),
-            incarnation=snapshot.incarnation,
-            revision=snapshot.revision,
+            incarnation=view.snapshot.incarnation,
+            revision=view.snapshot.revision,
         )
 
     def _ancestors(self) -> list[str]:
@@ -214,25 +218,26 @@ class Children:
     def _tell(
         self, session: _Session, welcome: federation_pb2.Welcome
     ) -> Iterator[federation_pb2.LinkResponse]:
-        """What goes down: welcome, table and what is inherited, each again when it changed."""
+        """What goes down: welcome, table and what is inherited, each again when it changed. The
+        mount and what is inherited there are of one revision, and after each welcome both come.
+        """
         yield federation_pb2.LinkResponse(welcome=welcome)
         told_table: list[bytes] | None = None
         told_at = 0
         told_inherited: federation_pb2.Inherited | None = None
-        looked: tuple[Snapshot, Path] | None = None
+        looked: Snapshot | None = None
         while not session.ended and not self._stopping:
             session.news.clear()
-            found = self._federation.view().mounts.get(session.hello.cluster_id)
+            view = self._federation.view()
+            found = view.mounts.get(session.hello.cluster_id)
             if found is None:
                 message = f"{self._cluster} no longer mounts {session.hello.cluster_id}"
                 yield federation_pb2.LinkResponse(
                     unmounted=federation_pb2.Unmounted(message=message)
                 )
                 return
-            fresh = self._welcome(*found)
-            if (fresh.mount, fresh.epoch) != (welcome.mount, welcome.epoch) or list(
-                fresh.parent_endpoints
-            ) != list(welcome.parent_endpoints):
+            fresh = self._welcome(view, *found)
+            if _lasting(fresh) != _lasting(welcome):
                 welcome = fresh
                 yield federation_pb2.LinkResponse(remounted=fresh)
             rows = self._federation.rows_everywhere()
@@ -243,18 +248,14 @@ class Children:
                 told_table, told_at = table, now
                 aged = [row.aged(now) for row in rows]
                 yield federation_pb2.LinkResponse(mount_table=federation_pb2.MountTable(rows=aged))
-            looking = self._replica.snapshot, found[0]
             inherited = None
-            if looking != looked and self._knows_what_is_above(looking[0]):
-                looked = looking
-                inherited = self._inherited(*looking)
-            if inherited is not None and (
-                told_inherited is None
-                or inherited.levels != told_inherited.levels
-                or inherited.basis != told_inherited.basis
-            ):
+            if view.snapshot is not looked and self._knows_what_is_above(view.snapshot):
+                looked = view.snapshot
+                inherited = self._inherited(view, *found)
+            lasting = None if inherited is None else _lasting(inherited)
+            if inherited is not None and lasting != told_inherited:
                 refuse_oversized(inherited)
-                told_inherited = inherited
+                told_inherited = lasting
                 yield federation_pb2.LinkResponse(inherited=inherited)
             if not session.news.wait(self._heartbeat_seconds):
                 yield federation_pb2.LinkResponse(
@@ -269,9 +270,11 @@ class Children:
         above = self._federation.parent_endpoints
         return facts.is_known(snapshot) if above else not facts.is_spoiled(snapshot)
 
-    def _inherited(self, snapshot: Snapshot, mount_path: Path) -> federation_pb2.Inherited:
-        view = self._federation.view()
+    def _inherited(self, view: View, mount_path: Path, mount: Mount) -> federation_pb2.Inherited:
+        snapshot = view.snapshot
         message = federation_pb2.Inherited(
+            mount=str(mount_path),
+            epoch=mount.epoch,
             revision=snapshot.revision,
             incarnation=snapshot.incarnation,
             basis=facts.since_of(snapshot),
@@ -431,3 +434,18 @@ class Children:
                 f"it cannot be mounted below",
                 ancestors=" ".join([*self._ancestors(), self._cluster_id]),
             )
+
+
+_Said = TypeVar("_Said", federation_pb2.Welcome, federation_pb2.Inherited)
+
+
+def _lasting(message: _Said) -> _Said:
+    """Without what moves with every change of this cluster and of those above: that alone is no
+    news for a child.
+    """
+    copy = type(message)()
+    copy.CopyFrom(message)
+    copy.revision = 0
+    if isinstance(copy, federation_pb2.Inherited):
+        copy.ClearField("ancestors")
+    return copy

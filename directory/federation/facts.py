@@ -21,7 +21,13 @@ from kdir.v1 import federation_pb2, policies_pb2
 from directory.authorization.access import Level as AccessLevel
 from directory.authorization.rules import NO_RULES, Rules
 from directory.codec import policies_from_proto, policies_to_proto
-from directory.federation.inherited import Word, read_inherited, whole_inherited, writes_of
+from directory.federation.inherited import (
+    Word,
+    parent_of,
+    read_inherited,
+    whole_inherited,
+    writes_of,
+)
 from directory.federation.stamped import READERS, check, read, stamped, unstamped
 from directory.grant_messages import grant_to_proto, stored_grant
 from directory.messages import policies_of
@@ -55,7 +61,9 @@ __all__ = [
     "inherited_origins",
     "inherited_policies",
     "inherited_writes",
+    "is_kept",
     "is_known",
+    "is_other",
     "is_spoiled",
     "is_told",
     "level_of",
@@ -140,7 +148,7 @@ class TableRow:
 def position_of(snapshot: Snapshot, configured: Path) -> Position:
     """Where this cluster hangs: what a parent confirmed last, else what its config says."""
     gone = (snapshot.fact(UNMOUNTED_KEY) or b"").decode(errors="replace")
-    said = read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
+    said = parent_of(snapshot)
     if said is None:
         return Position(configured, unmounted=gone)
     welcome, at_ms = said
@@ -153,11 +161,25 @@ def position_of(snapshot: Snapshot, configured: Path) -> Position:
     )
 
 
+def is_kept(snapshot: Snapshot, welcome: federation_pb2.Welcome) -> bool:
+    """True if the cluster hangs there already by this parent's word, and what is inherited there is
+    kept. Else the mount is news, and is kept in one commit with what is inherited there.
+    """
+    known = parent_of(snapshot)
+    if known is None or snapshot.fact(UNMOUNTED_KEY) is not None or not is_told(snapshot):
+        return False
+    return _mounted(known[0]) == _mounted(welcome)
+
+
+def _mounted(welcome: federation_pb2.Welcome) -> tuple[str, int, str, str]:
+    return (welcome.mount, welcome.epoch, welcome.parent_cluster_id, welcome.incarnation)
+
+
 def welcome_writes(
     snapshot: Snapshot, welcome: federation_pb2.Welcome, now_ms: int
 ) -> tuple[Write, ...]:
     """Records what the parent said of this mount; nothing where it said so before."""
-    known = read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
+    known = parent_of(snapshot)
     writes: list[Write] = []
     if known is None or _lasting(known[0]) != _lasting(welcome):
         body = welcome.SerializeToString(deterministic=True)
@@ -278,8 +300,7 @@ def why_unknown(snapshot: Snapshot) -> str:
 def lost_words(snapshot: Snapshot) -> set[bytes]:
     """The keys of what the parent said of this cluster itself, where it cannot be read any more."""
     lost = {keys.INHERITED} if is_spoiled(snapshot) else set()
-    parent = snapshot.fact(keys.PARENT)
-    if parent is not None and not read(federation_pb2.Welcome, parent):
+    if snapshot.fact(keys.PARENT) is not None and parent_of(snapshot) is None:
         lost.add(keys.PARENT)
     return lost
 
@@ -345,7 +366,7 @@ def inherited_origins(snapshot: Snapshot) -> list[Level]:
 def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosition]:
     """The words of the ancestors that this builds on, nearest first, each with its age."""
     said = read_inherited(snapshot)
-    parent = read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
+    parent = parent_of(snapshot)
     if said is None or parent is None:
         return []
     inherited, welcome = said.message, parent[0]
@@ -382,19 +403,30 @@ def inherited_writes(
     except ValueError as error:
         raise InvalidArgument(f"inherited: the parent says what cannot be kept: {error}") from None
     known = read_inherited(snapshot)
-    if known is not None:
-        before = known.message
-        if before.levels == inherited.levels and (before.incarnation, before.basis) == (
-            inherited.incarnation,
-            inherited.basis,
-        ):
-            return ()
+    same_mount = known is not None and (known.message.mount, known.message.epoch) == (
+        inherited.mount,
+        inherited.epoch,
+    )
+    if same_mount and not is_other(snapshot, inherited):
+        return ()
     return writes_of(snapshot, inherited, now_ms)
+
+
+def is_other(snapshot: Snapshot, inherited: federation_pb2.Inherited) -> bool:
+    """True if it is not what is inherited now; at which mount does not matter."""
+    known = read_inherited(snapshot)
+    if known is None:
+        return True
+    before = known.message
+    return before.levels != inherited.levels or (before.incarnation, before.basis) != (
+        inherited.incarnation,
+        inherited.basis,
+    )
 
 
 def nothing_inherited(snapshot: Snapshot, now_ms: int) -> Write:
     """Puts nothing in the place of what is inherited and cannot be read."""
-    known = read(federation_pb2.Welcome, snapshot.fact(keys.PARENT))
+    known = parent_of(snapshot)
     life = (known[0].incarnation if known is not None else "") or "lost"
     body = federation_pb2.Inherited(incarnation=life).SerializeToString()
     return Put(INHERITED_KEY, stamped(now_ms, body))

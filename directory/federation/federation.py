@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kdir.v1 import federation_pb2
 
@@ -37,6 +37,8 @@ class View:
     that children told of, ``above`` what the parent handed down about the rest of the tree.
     """
 
+    snapshot: Snapshot
+    """Of which it is made, or a newer one in which nothing of it is another."""
     position: Position
     own: Mapping[Path, TableRow]
     mounts: Mapping[str, tuple[Path, Mount]]
@@ -121,6 +123,12 @@ class Federation:
         view = self._view
         return view.position.mount if view is not None else self._configured_mount
 
+    def position_at(self, snapshot: Snapshot) -> Position:
+        """Where this cluster hangs by one snapshot: what answers from it must not take the mount of
+        one revision and what is inherited there of another.
+        """
+        return facts.position_of(snapshot, self._configured_mount)
+
     @property
     def configured_mount(self) -> Path:
         """Where its config says that it hangs; counts until a parent has confirmed a mount."""
@@ -140,7 +148,10 @@ class Federation:
         self._listeners.append(listener)
 
     def _applied(self, applied: Applied) -> None:
-        if self._view is not None and not (applied.reloaded or _concerns(applied)):
+        view = self._view
+        if view is not None and not (applied.reloaded or _concerns(applied)):
+            with self._lock:
+                self._view = replace(view, snapshot=applied.after)
             return
         with self._lock:
             sequence = self._view.sequence + 1 if self._view else 1
@@ -172,7 +183,7 @@ class Federation:
         here = table.get(position.mount)
         # Not the root: that is where the way up leads, whatever the table says of it.
         hints = MountTable.of((mount, row) for mount, row in above.items() if not mount.is_root)
-        return View(position, own, mounts, below, above, hints, here, sequence)
+        return View(snapshot, position, own, mounts, below, above, hints, here, sequence)
 
     def down(self, mount_path: Path, mount: Mount) -> Refer:
         """The referral to a child mounted here."""

@@ -9,7 +9,8 @@ word before. Until then nobody reads them, and a part of the same content stays 
                        bytes), their hashes (16 bytes each) and an Inherited without levels
     f/handed/<hash>    a part: bytes of an Inherited that has only levels
 
-Refuses to take a word with a part missing for one without it. Who does not know parts finds a word
+Refuses to take a word with a part missing for one without it, and one of another mount than the
+cluster's for what is inherited at its own. Who does not know parts finds a word
 that it cannot read, since no message begins with a zero byte: not an empty one.
 """
 
@@ -24,8 +25,8 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from kdir.v1 import federation_pb2
 
-from directory.federation.stamped import check, parse, stamped, unstamped
-from directory.namespace.keys import HANDED, INHERITED
+from directory.federation.stamped import check, parse, read, stamped, unstamped
+from directory.namespace.keys import HANDED, INHERITED, PARENT
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write
 from resolver.errors import LimitExceeded
@@ -33,6 +34,7 @@ from resolver.errors import LimitExceeded
 __all__ = [
     "MOST_BYTES",
     "Word",
+    "parent_of",
     "parse_head",
     "read_inherited",
     "refuse_oversized",
@@ -144,7 +146,38 @@ def whole_inherited(snapshot: Snapshot) -> Word | None:
         if part is None:
             raise ValueError(f"its part {name.hex()} is missing")
         parts.append(part)
-    return _joined(value, tuple(parts))
+    word = _joined(value, tuple(parts))
+    _refuse_other_mount(word.message, parent_of(snapshot))
+    return word
+
+
+def parent_of(snapshot: Snapshot) -> tuple[federation_pb2.Welcome, int] | None:
+    """Where a parent mounted the cluster, and when it said so (unix ms); None: none did, or it
+    cannot be read. The message is everybody's: not to be changed.
+    """
+    value = snapshot.fact(PARENT)
+    return None if value is None else _welcome(value)
+
+
+@lru_cache(_KEPT)
+def _welcome(value: bytes) -> tuple[federation_pb2.Welcome, int] | None:
+    return read(federation_pb2.Welcome, value)
+
+
+def _refuse_other_mount(
+    inherited: federation_pb2.Inherited, parent: tuple[federation_pb2.Welcome, int] | None
+) -> None:
+    """Both are kept in one commit; not by servers of older versions, which share the store while a
+    cluster is upgraded.
+    """
+    if parent is None or not inherited.mount:
+        return
+    at, epoch = parent[0].mount, parent[0].epoch
+    if (inherited.mount, inherited.epoch) != (at, epoch):
+        raise ValueError(
+            f"it is of the mount at {inherited.mount}, epoch {inherited.epoch}, and the cluster "
+            f"hangs at {at}, epoch {epoch}"
+        )
 
 
 def parse_head(value: bytes) -> tuple[bytes, ...]:

@@ -1,7 +1,8 @@
 """The child's side of the link: one elected server holds a stream to the parent.
 
 What comes down is committed to the child's own store, fenced by the election, before anybody acts
-on it. Refuses to serve or stop serving anything itself: the facts it commits decide that.
+on it: a mount in one commit with what is inherited there, and until both came all stays as it was.
+Refuses to serve or stop serving anything itself: the facts it commits decide that.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from directory.federation.inherited_event import event_of
 from directory.identity.dialling import Dialling
 from directory.logs import carried
 from directory.namespace.keys import PARENT
+from directory.namespace.snapshot import Snapshot
 from directory.store.base import KeyIs, Leadership, Put, Store, StoreAway, Write
 from directory.store.replica import Replica
 from directory.writer import Writer
@@ -102,6 +104,14 @@ class ParentLink:
         """Whether something was written of which nobody knows whether it took effect."""
         self._said: set[bytes] = set()
         """The keys of what was said on this link and kept."""
+        self._welcome: federation_pb2.Welcome | None = None
+        """What the parent agreed to last on this link; None: to nothing yet."""
+        self._awaits_inherited = False
+        """Whether that is kept only with what is inherited there, which did not come yet."""
+        self._table: list[TableRow] | None = None
+        """The mount table that came meanwhile."""
+        self._older_parent = False
+        """Whether it does not say at which mount what it hands down is inherited."""
         self._attached: bytes | None = None
         """Since which attaching this link stands: what was on its way before it is an old word."""
         federation.subscribe(self._news.set)
@@ -184,6 +194,8 @@ class ParentLink:
 
     def _one_link(self, leadership: Leadership, turn: int) -> None:
         self._said = set()
+        self._welcome, self._awaits_inherited, self._table = None, False, None
+        self._older_parent = False
         self._attached = self._replica.snapshot.fact(facts.ATTACHED_KEY)
         endpoints = self._federation.parent_endpoints
         endpoint = endpoints[turn % len(endpoints)]
@@ -240,9 +252,9 @@ class ParentLink:
     def _keep_heard(self, leadership: Leadership) -> None:
         """Keeps when the parent was last heard: now and then, and when the link is lost."""
         now, kept = self._clock(), self._heard_kept_at
-        if self._heard_at is None or (
-            self._linked and kept is not None and now - kept < _HEARD_SECONDS
-        ):
+        if self._heard_at is None or self._awaits_inherited:
+            return
+        if self._linked and kept is not None and now - kept < _HEARD_SECONDS:
             return
         self._heard_kept_at = now if self._linked else None
         at_ms = unix_ms() - int(1000 * (now - self._heard_at))
@@ -279,15 +291,16 @@ class ParentLink:
                 told_level = self._member.feature_level()
                 outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
             rows = self._federation.rows_below()
+            may_report = self._may_report_mounts()
             table = [row.row.SerializeToString(deterministic=True) for row in rows]
             # Again now and then also when nothing is new: else the words that are handed on age.
             due = table != told or self._clock() - told_at > _TABLE_SECONDS
-            if self._linked and due:
+            if may_report and due:
                 told, told_at = table, self._clock()
                 now = unix_ms()
                 below = federation_pb2.MountTable(rows=[row.aged(now) for row in rows])
                 outbox.put(federation_pb2.LinkRequest(mounts_below=below))
-            elif self._linked:
+            elif self._welcome is not None:
                 beat = federation_pb2.Heartbeat(
                     topic_count=self._replica.snapshot.topic_count,
                     endpoints=self._member.endpoints(),
@@ -301,6 +314,11 @@ class ParentLink:
                 return
             self._news.wait(self._heartbeat_seconds)
 
+    def _may_report_mounts(self) -> bool:
+        """Whether the paths of the mounts below are those that they have for the parent."""
+        welcome = self._welcome
+        return welcome is not None and welcome.mount == str(self._federation.mount)
+
     def _take(self, response: federation_pb2.LinkResponse, leadership: Leadership) -> None:
         if not self._has_come_to(leadership):
             raise NotReady("this server does not see yet what was kept of the link before")
@@ -313,17 +331,11 @@ class ParentLink:
             case "mount_table":
                 now = unix_ms()
                 rows = [TableRow.received(row, now) for row in response.mount_table.rows]
-                self._federation.hear_table(rows)
-                self._commit(facts.table_writes(snapshot, rows), leadership)
+                self._table = rows
+                if not self._awaits_inherited:
+                    self._keep_table(rows, leadership)
             case "inherited":
-                word, now = response.inherited, unix_ms()
-                writes = facts.inherited_writes(snapshot, word, now)
-                if writes:
-                    writes += (event_of(snapshot, self._federation.mount, word, now),)
-                writes += facts.told_writes(snapshot)
-                for step in steps(writes):
-                    self._commit(step, leadership)
-                self._said.add(facts.INHERITED_KEY)
+                self._inherit(response.inherited, snapshot, leadership)
             case "unmounted":
                 self._unmounted(response.unmounted.message, leadership)
             case _:
@@ -343,7 +355,26 @@ class ParentLink:
         if own_id in welcome.ancestor_cluster_ids:
             chain = " → ".join(welcome.ancestor_cluster_ids)
             raise MountLoop(f"the parent hangs below this cluster itself: {chain} → {own_id}")
-        self._commit(facts.welcome_writes(self._replica.snapshot, welcome, unix_ms()), leadership)
+        snapshot = self._replica.snapshot
+        self._welcome = welcome
+        if facts.is_kept(snapshot, welcome):
+            self._awaits_inherited = False
+            self._commit(facts.welcome_writes(snapshot, welcome, unix_ms()), leadership)
+            self._confirmed(welcome)
+            return
+        if self._older_parent:
+            raise NotReady(
+                f"the parent mounts this cluster at {mount}, and what is inherited there need not "
+                f"follow, since its version is an older one: it sends both on a new link"
+            )
+        self._awaits_inherited, self._linked = True, False
+        self._message = (
+            f"the parent {welcome.parent_cluster} mounts this cluster at {mount}, and has not sent "
+            f"yet what is inherited there"
+        )
+        self._news.set()
+
+    def _confirmed(self, welcome: federation_pb2.Welcome) -> None:
         self._said.add(PARENT)
         if not self._linked:
             _log.info(
@@ -355,6 +386,41 @@ class ParentLink:
             )
         self._linked = True
         self._news.set()
+
+    def _inherit(
+        self, inherited: federation_pb2.Inherited, snapshot: Snapshot, leadership: Leadership
+    ) -> None:
+        """Keeps what is inherited, in one commit with the mount that it belongs to."""
+        welcome = self._welcome
+        if welcome is None:
+            raise NotReady("the parent sent what is inherited before it agreed to a mount")
+        if inherited.mount and (inherited.mount, inherited.epoch) != (welcome.mount, welcome.epoch):
+            raise NotReady(
+                f"the parent mounts this cluster at {welcome.mount}, epoch {welcome.epoch}, and "
+                f"sent what is inherited at {inherited.mount}, epoch {inherited.epoch}"
+            )
+        # A parent that does not say where sends, first on each link, what belongs to the welcome.
+        self._older_parent = not inherited.mount
+        inherited.mount, inherited.epoch = welcome.mount, welcome.epoch
+        now = unix_ms()
+        writes = facts.inherited_writes(snapshot, inherited, now)
+        if writes and facts.is_other(snapshot, inherited):
+            writes += (event_of(snapshot, Path.parse(welcome.mount), inherited, now),)
+        writes += facts.told_writes(snapshot)
+        if self._awaits_inherited:
+            writes += facts.welcome_writes(snapshot, welcome, now)
+        for step in steps(writes):
+            self._commit(step, leadership)
+        self._said.add(facts.INHERITED_KEY)
+        if self._awaits_inherited:
+            self._awaits_inherited = False
+            self._confirmed(welcome)
+            if self._table is not None:
+                self._keep_table(self._table, leadership)
+
+    def _keep_table(self, rows: list[TableRow], leadership: Leadership) -> None:
+        self._federation.hear_table(rows)
+        self._commit(facts.table_writes(self._replica.snapshot, rows), leadership)
 
     def _unmounted(self, message: str, leadership: Leadership) -> None:
         _log.warning("unmounted: %s", message)

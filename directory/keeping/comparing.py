@@ -40,7 +40,7 @@ from directory.namespace.keys import (
     parse_grants_key,
     unify,
 )
-from directory.namespace.plan_create import mounted_value
+from directory.namespace.mounted import claim_start, is_claimed_by
 from directory.namespace.removal import Removal
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree import ROOT_KEY, is_fact
@@ -260,12 +260,11 @@ class Comparison:
                 if not isinstance(mount, Mount):
                     continue
                 found = claimed.pop(mounted_key(mount.cluster_id), None)
-                wanted = mounted_value(mount)
-                if found != wanted:
+                if found is None or not is_claimed_by(found, mount):
                     where = self._path(entry_key(directory_id, Kind.MOUNT, name))
                     shown = "none" if found is None else found.decode("utf-8", "replace")
                     yield Difference(
-                        Between.STORE, where, "mounted", wanted.decode(), shown, _MOUNT
+                        Between.STORE, where, "mounted", claim_start(mount).decode(), shown, _MOUNT
                     )
         for key, value in claimed.items():
             yield Difference(

@@ -27,8 +27,9 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     first word that the parent said since
     f/unmounted                                     why this cluster must not serve
     f/heard                                         when the parent was last heard, as far as kept
-    f/mounted/<cluster id>                          claim: the one mount of this child, entry id
-                                                    and epoch; written whenever that mount changes
+    f/mounted/<cluster id>                          claim: the one mount of this child, entry id,
+                                                    epoch, and the path at which it was mounted
+                                                    (mounted.py); written whenever it changes
     f/read_only/<entry id, 16 hex digits>           a directory says that it is read-only; written
                                                     whenever such a one changes
     f/quota/<entry id, 16 hex digits>               topics or partitions came below a directory with

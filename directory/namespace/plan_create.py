@@ -32,6 +32,7 @@ from directory.namespace.fields import check_policies
 from directory.namespace.ground import a_kind, enter, follow, inside, turn_back
 from directory.namespace.keys import mounted_key
 from directory.namespace.links import check_targets
+from directory.namespace.mounted import claim_of
 from directory.namespace.quotas import counts_of
 from directory.namespace.room import check_own, check_room
 from directory.namespace.snapshot import Node
@@ -52,7 +53,6 @@ __all__ = [
     "create_link",
     "create_mount",
     "create_topic",
-    "mounted_value",
 ]
 
 _SHOWN_MOUNTS = 5
@@ -237,7 +237,7 @@ def create_mount(draft: Draft, command: CreateMount) -> Plan:
     )
     draft.insert(parent.entry_id, name, mount, command.path)
     draft.expect(mounted_key(mount.cluster_id), None)
-    draft.set(mounted_key(mount.cluster_id), mounted_value(mount))
+    draft.set(mounted_key(mount.cluster_id), claim_of(mount, command.path))
     return draft.finish(mount, command.path)
 
 
@@ -282,11 +282,6 @@ def mounts_below(draft: Draft, relative: Sequence[str], most: int = _SHOWN_MOUNT
         if tuple(segments[: len(prefix)]) == prefix
     )
     return list(islice(below, most))
-
-
-def mounted_value(mount: Mount) -> bytes:
-    """What ``f/mounted/`` says of a mount: which entry it is, and its epoch."""
-    return b"%016x %d" % (mount.entry_id, mount.epoch)
 
 
 def check_names(path: Path, relative: Sequence[str]) -> None:

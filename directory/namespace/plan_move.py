@@ -23,7 +23,8 @@ from directory.namespace.entry import (
 )
 from directory.namespace.ground import Standing, Way, a_kind, follow, turn_back
 from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key, read_only_id
-from directory.namespace.plan_create import check_free, check_names, mounted_value
+from directory.namespace.mounted import raised_claim
+from directory.namespace.plan_create import check_free, check_names
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.quotas import Amount, counting_at, counts_of
 from directory.namespace.room import check_room, expect_same_below
@@ -171,7 +172,8 @@ def _move(draft: Draft, found: Standing, target: Node, name: str, new_path: Path
     match found.entry:
         case Mount() as mount:
             raised = replace(draft.stamped(mount), epoch=mount.epoch + 1)
-            draft.set(mounted_key(raised.cluster_id), mounted_value(raised))
+            claim = raised_claim(draft.snapshot, mount, raised, found.path)
+            draft.set(mounted_key(raised.cluster_id), claim)
             moved = raised
         case Directory() as directory:
             _raise_mounts_below(draft, found.path, new_path)
@@ -204,7 +206,8 @@ def _raise_mounts_below(draft: Draft, path: Path, new_path: Path) -> None:
         before = draft.mount.join(relative)
         draft.expect_entry(parent.entry_id, relative[-1], mount)
         draft.put(parent.entry_id, relative[-1], raised)
-        draft.set(mounted_key(raised.cluster_id), mounted_value(raised))
+        claim = raised_claim(draft.snapshot, mount, raised, before)
+        draft.set(mounted_key(raised.cluster_id), claim)
         moved = before.rebase(path, new_path)
         draft.became(raised, parent.entry_id, moved, before=mount, path_before=before)
 

@@ -21,7 +21,7 @@ from directory.namespace.fields import apply_changes
 from directory.namespace.ground import Standing
 from directory.namespace.keys import mounted_key
 from directory.namespace.links import check_targets
-from directory.namespace.plan_create import mounted_value
+from directory.namespace.mounted import raised_claim
 from directory.namespace.quotas import Amount, counts_of
 from directory.namespace.room import check_own, check_room
 from directory.namespace.snapshot import Node
@@ -79,7 +79,8 @@ def _changed(draft: Draft, found: Standing, after: Entry) -> Entry:
             stamped = draft.stamped(after)
         case Mount() as before, Mount():
             raised = replace(draft.stamped(after), epoch=before.epoch + 1)
-            draft.set(mounted_key(raised.cluster_id), mounted_value(raised))
+            claim = raised_claim(draft.snapshot, before, raised, found.path)
+            draft.set(mounted_key(raised.cluster_id), claim)
             stamped = raised
         case _:
             raise AssertionError  # apply_changes keeps the kind

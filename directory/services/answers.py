@@ -57,7 +57,7 @@ class Answers:
     def __init__(self, cluster: Cluster, snapshot: Snapshot) -> None:
         self._cluster = cluster
         self._snapshot = snapshot
-        self._mount = cluster.mount
+        self._mount = cluster.mount_at(snapshot)
         limits = cluster.config.limits
         self._answer_seconds = limits.answer_seconds
         self._absent_seconds = limits.absent_seconds

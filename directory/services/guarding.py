@@ -39,7 +39,6 @@ class _Known:
 
     access: Access
     snapshot: Snapshot
-    mount: Path
     of_hosts: frozenset[str]
     """The principals of whom a grant for one host only speaks: of others nobody asks from where
     they call, which costs as much as half of an answer.
@@ -144,13 +143,13 @@ class Guarding:
         sight.require_cluster(Operation.CLUSTER_ACTION)
 
     def _of(self, cluster: Cluster, snapshot: Snapshot) -> _Known:
-        known, mount = self._known.get(cluster), cluster.mount
-        if known is None or known.snapshot is not snapshot or known.mount != mount:
-            known = self._known[cluster] = _known(cluster, snapshot, mount, known)
+        known = self._known.get(cluster)
+        if known is None or known.snapshot is not snapshot:
+            known = self._known[cluster] = _known(cluster, snapshot, known)
         return known
 
 
-def _known(cluster: Cluster, snapshot: Snapshot, mount: Path, before: _Known | None) -> _Known:
+def _known(cluster: Cluster, snapshot: Snapshot, before: _Known | None) -> _Known:
     config = cluster.config
     told = facts.is_told(snapshot)
     inherited = None if facts.is_spoiled(snapshot) else facts.inherited_access(snapshot)
@@ -159,7 +158,7 @@ def _known(cluster: Cluster, snapshot: Snapshot, mount: Path, before: _Known | N
         # everybody in whom nobody has denied yet.
         inherited = ()
     access = Access(
-        mount,
+        cluster.mount_at(snapshot),
         snapshot.grants,
         inherited,
         config.access,
@@ -177,7 +176,6 @@ def _known(cluster: Cluster, snapshot: Snapshot, mount: Path, before: _Known | N
     return _Known(
         access,
         snapshot,
-        mount,
         before.of_hosts
         if before is not None and same and before.access.inherited == inherited
         else _of_hosts(snapshot.grants, [level.rules for level in levels]),

@@ -115,18 +115,22 @@ class MountRow(_message.Message):
     def __init__(self, mount: _Optional[str] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., age_seconds: _Optional[float] = ..., topic_count: _Optional[int] = ..., linked: _Optional[bool] = ..., feature_level: _Optional[int] = ...) -> None: ...
 
 class Inherited(_message.Message):
-    __slots__ = ("levels", "revision", "incarnation", "ancestors", "basis")
+    __slots__ = ("levels", "revision", "incarnation", "ancestors", "basis", "mount", "epoch")
     LEVELS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ANCESTORS_FIELD_NUMBER: _ClassVar[int]
     BASIS_FIELD_NUMBER: _ClassVar[int]
+    MOUNT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     levels: _containers.RepeatedCompositeFieldContainer[InheritedLevel]
     revision: int
     incarnation: str
     ancestors: _containers.RepeatedCompositeFieldContainer[_policies_pb2.AncestorPosition]
     basis: str
-    def __init__(self, levels: _Optional[_Iterable[_Union[InheritedLevel, _Mapping]]] = ..., revision: _Optional[int] = ..., incarnation: _Optional[str] = ..., ancestors: _Optional[_Iterable[_Union[_policies_pb2.AncestorPosition, _Mapping]]] = ..., basis: _Optional[str] = ...) -> None: ...
+    mount: str
+    epoch: int
+    def __init__(self, levels: _Optional[_Iterable[_Union[InheritedLevel, _Mapping]]] = ..., revision: _Optional[int] = ..., incarnation: _Optional[str] = ..., ancestors: _Optional[_Iterable[_Union[_policies_pb2.AncestorPosition, _Mapping]]] = ..., basis: _Optional[str] = ..., mount: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class InheritedLevel(_message.Message):
     __slots__ = ("path", "policies", "grants", "changed_by", "closed")
