@@ -15,6 +15,7 @@ from directory.namespace.command import (
 )
 from directory.namespace.entry import Kind, etag_of
 from directory.namespace.keys import mounted_key
+from directory.namespace.mounted import claim_start, mounted_at
 from directory.store.base import Put
 from resolver.errors import (
     Absent,
@@ -167,6 +168,28 @@ def test_a_moved_mount_gets_a_new_epoch(cluster: Cluster) -> None:
     cluster.do(mv("/la/m", "/la/z/m", leave_link=True))
     assert cluster.show().endswith("m -> /la/z/m\nz/\n  m <- kc-1 raised")
     assert cluster.snapshot.fact(mounted_key("kc-1")) is not None
+
+
+def test_a_claim_keeps_where_the_mount_was_mounted(cluster: Cluster) -> None:
+    cluster.do(mount("/la/a/m"))
+
+    def at() -> str:
+        (_, entry), *_ = cluster.snapshot.mounts()
+        return mounted_at(cluster.snapshot, entry)
+
+    assert at() == "/la/a/m"
+    cluster.do(mv("/la/a/m", "/la/z/m"))
+    cluster.do(mv("/la/z", "/la/y"))
+    assert at() == "/la/a/m"
+    # Of older versions it does not say so: then it is where it stood before its next move.
+    key = mounted_key("kc-1")
+    (_, entry), *_ = cluster.snapshot.mounts()
+    cluster.snapshot = cluster.snapshot.apply(
+        cluster.snapshot.revision + 1, (Put(key, claim_start(entry)),)
+    )
+    assert at() == ""
+    cluster.do(mv("/la/y/m", "/la/m"))
+    assert at() == "/la/y/m"
 
 
 def test_mounts_below_a_moved_directory_get_new_epochs(cluster: Cluster) -> None:

@@ -1,0 +1,221 @@
+"""A mount and what is inherited there are kept in one commit, whatever the parent sends."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from kdir.v1 import federation_pb2, federation_pb2_grpc
+
+from deploy.local.ports import LOOPBACK
+from directory.cluster import Cluster
+from directory.codec import ProtoCodec
+from directory.config import Limits, ServerConfig
+from directory.federation import facts
+from directory.federation.inherited import parent_of, read_inherited
+from directory.namespace import keys
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Put
+from directory.store.replica import Applied
+from resolver.errors import NotReady
+from resolver.path import Path as Path_
+from tests.conftest import SharedEtcd
+from tests.federation import eventually
+from tests.unit.federation.test_inherited import word
+
+
+class ScriptedParent(federation_pb2_grpc.FederationServiceServicer):
+    """Sends what ``say`` is given; on each link first what ``first`` holds."""
+
+    def __init__(self) -> None:
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        federation_pb2_grpc.add_FederationServiceServicer_to_server(self, self._server)
+        self.address = f"{LOOPBACK}:{self._server.add_insecure_port(f'{LOOPBACK}:0')}"
+        self.first: list[federation_pb2.LinkResponse] = []
+        self.links = 0
+        self._said: queue.SimpleQueue[federation_pb2.LinkResponse] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._server.start()
+
+    def say(self, **fields: Any) -> None:
+        self._said.put(federation_pb2.LinkResponse(**fields))
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._server.stop(0)
+
+    def Link(
+        self, requests: Iterator[federation_pb2.LinkRequest], context: grpc.ServicerContext
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        next(requests)
+        self.links += 1
+        yield from list(self.first)
+        while not self._ended.is_set() and context.is_active():
+            try:
+                yield self._said.get(timeout=0.05)
+            except queue.Empty:
+                yield federation_pb2.LinkResponse(heartbeat=federation_pb2.Heartbeat())
+
+    def ListMounts(  # pragma: no cover - nobody asks
+        self, request: federation_pb2.ListMountsRequest, context: grpc.ServicerContext
+    ) -> federation_pb2.ListMountsResponse:
+        return federation_pb2.ListMountsResponse()
+
+
+def welcome(mount: str, epoch: int) -> federation_pb2.Welcome:
+    return federation_pb2.Welcome(
+        mount=mount, epoch=epoch, parent_cluster_id="kc-root", parent_mount="/", incarnation="i"
+    )
+
+
+def inherited(level: str, mount: str = "", epoch: int = 0) -> federation_pb2.Inherited:
+    levels = [{"path": level}]
+    return federation_pb2.Inherited(incarnation="i", levels=levels, mount=mount, epoch=epoch)
+
+
+def kept(snapshot: Snapshot) -> tuple[str, str, int]:
+    """Mount, the mount that the inherited is of, and how many levels that has."""
+    parent, inherits = parent_of(snapshot), read_inherited(snapshot)
+    if inherits is None:
+        return ("" if parent is None else parent[0].mount, "", 0)
+    assert parent is not None
+    return parent[0].mount, inherits.message.mount, len(inherits.message.levels)
+
+
+class Child:
+    """One that is linked to a scripted parent, and what its trees were one after the other."""
+
+    def __init__(self, store: str, parent: ScriptedParent) -> None:
+        config = ServerConfig.quick(
+            Path_.parse("/a"),
+            cluster="a",
+            store=store,
+            listen="127.0.0.1:0",
+            parent=(parent.address,),
+            limits=Limits(heartbeat_seconds=0.3),
+        )
+        self.cluster = Cluster.open(config)
+        self.trees: list[tuple[str, str, int]] = []
+        self.cluster.replica.subscribe(self._applied)
+        self.cluster.start()
+
+    def _applied(self, applied: Applied) -> None:
+        now = kept(applied.after)
+        if not self.trees or self.trees[-1] != now:
+            self.trees.append(now)
+
+    @property
+    def linked(self) -> bool:
+        return self.cluster.link_status().linked
+
+    def holds(self, mount: str, levels: int = 1) -> bool:
+        return self.linked and kept(self.cluster.replica.snapshot) == (mount, mount, levels)
+
+
+@pytest.fixture(params=["sqlite", "etcd"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'a.sqlite'}"
+    etcd: SharedEtcd = request.getfixturevalue("etcd_cluster")
+    return etcd.address()
+
+
+@pytest.fixture
+def parent() -> Iterator[ScriptedParent]:
+    scripted = ScriptedParent()
+    yield scripted
+    scripted.stop()
+
+
+@pytest.fixture
+def child(store: str, parent: ScriptedParent) -> Iterator[Child]:
+    """Linked, and mounted at ``/a`` with one level."""
+    parent.say(welcome=welcome("/a", 1))
+    parent.say(inherited=inherited("/one", "/a", 1))
+    made = Child(store, parent)
+    eventually(lambda: made.holds("/a"))
+    yield made
+    made.cluster.stop()
+
+
+def test_a_mount_waits_for_what_is_inherited_there_and_so_does_the_table(
+    child: Child, parent: ScriptedParent
+) -> None:
+    row = federation_pb2.MountRow(mount="/b", cluster_id="kc-a", epoch=2)
+    parent.say(remounted=welcome("/b", 2))
+    parent.say(mount_table=federation_pb2.MountTable(rows=[row]))
+    eventually(lambda: "has not sent yet what is inherited" in child.cluster.link_status().message)
+    assert child.cluster.mount == Path_.parse("/a")
+    parent.say(inherited=inherited("/two", "/b", 2))
+    eventually(lambda: child.holds("/b"))
+    eventually(lambda: list(facts.table_rows(child.cluster.replica.snapshot)))
+    assert child.trees == [("", "", 0), ("/a", "/a", 1), ("/b", "/b", 1)]
+    # Where no level is another, the mount is.
+    parent.say(remounted=welcome("/c", 3))
+    parent.say(inherited=inherited("/two", "/c", 3))
+    eventually(lambda: child.holds("/c"))
+    assert parent.links == 1
+
+
+def test_a_large_word_and_the_mount_change_in_the_transaction_that_names_its_parts(
+    child: Child, parent: ScriptedParent
+) -> None:
+    for number, mount in enumerate(("/b", "/c"), start=2):
+        large = word(name=mount)
+        large.mount, large.epoch = mount, number
+        parent.say(remounted=welcome(mount, number))
+        parent.say(inherited=large)
+    eventually(lambda: child.holds("/c", 12), 60)
+    assert child.trees == [("", "", 0), ("/a", "/a", 1), ("/b", "/b", 12), ("/c", "/c", 12)]
+
+
+def test_what_is_inherited_at_another_mount_ends_the_link_and_is_not_kept(
+    child: Child, parent: ScriptedParent
+) -> None:
+    parent.say(inherited=inherited("/two", "/b", 2))
+    eventually(lambda: parent.links == 2)
+    parent.say(welcome=welcome("/b", 2))
+    parent.say(inherited=inherited("/two", "/a", 1))
+    eventually(lambda: parent.links == 3)
+    assert child.trees == [("", "", 0), ("/a", "/a", 1)]
+    parent.say(welcome=welcome("/b", 2))
+    parent.say(inherited=inherited("/two", "/b", 2))
+    eventually(lambda: child.holds("/b"))
+
+
+def test_an_older_parent_that_moves_the_mount_is_linked_anew(
+    child: Child, parent: ScriptedParent
+) -> None:
+    parent.say(inherited=inherited("/two"))  # it does not say of which mount
+    eventually(lambda: b"/two" in (child.cluster.replica.snapshot.fact(keys.INHERITED) or b""))
+    parent.first = [
+        federation_pb2.LinkResponse(welcome=welcome("/b", 2)),
+        federation_pb2.LinkResponse(inherited=inherited("/two")),
+    ]
+    parent.say(remounted=welcome("/b", 2))  # and nothing more, since no level is another
+    eventually(lambda: child.holds("/b"))
+    assert parent.links == 2
+    assert child.trees == [("", "", 0), ("/a", "/a", 1), ("/b", "/b", 1)]
+
+
+def test_rows_of_two_mounts_are_not_ready() -> None:
+    """As a server of an older version keeps them, one by one, in a store that is shared with it."""
+    time = (7).to_bytes(8, "big")
+    rows = {
+        keys.PARENT: time + welcome("/b", 2).SerializeToString(),
+        keys.INHERITED: time + inherited("/one", "/a", 1).SerializeToString(),
+    }
+    snapshot = Snapshot.load(ProtoCodec(), "i", 1, [sorted(rows.items())])
+    assert facts.is_spoiled(snapshot)
+    with pytest.raises(NotReady):
+        facts.inherited_access(snapshot)
+    with pytest.raises(NotReady):
+        facts.inherited_policies(snapshot)
+    now = snapshot.apply(2, (Put(keys.PARENT, time + welcome("/a", 1).SerializeToString()),))
+    assert facts.inherited_access(now) == ()
