@@ -158,7 +158,7 @@ def _fill(
     size = page_size(request.page_size, _PAGE)
     shard, shards = request.shard, request.shard_count or 1
     answers = Answers(cluster, scan.snapshot)
-    mount = cluster.mount.segments
+    mount = cluster.mount_at(scan.snapshot).segments
     place, after = _place(token)
     begin = bisect.bisect_left(scan.places, (place,)) if token is not None else 0
     entries, owners = response.entries, response.owners

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from kdir.v1 import access_pb2, access_pb2_grpc, federation_pb2
+from kdir.v1 import access_pb2, access_pb2_grpc, admin_pb2, admin_pb2_grpc, federation_pb2
 
+from tests.command_line import run
 from tests.fault.link_proxy import LinkProxy
 from tests.federation import Federation, Server, eventually
 
@@ -159,6 +160,27 @@ def test_a_mount_of_anew_is_kept_with_what_is_inherited_there(federation: Federa
         assert m.status().parent.linked
 
 
+def test_a_mount_that_moved_while_its_cluster_was_detached_is_kept_the_same_way(
+    federation: Federation,
+) -> None:
+    root = federation["/"]
+    with LinkProxy(root.address) as proxy:
+        m = through(federation, proxy, "/free/m")
+        detach = admin_pb2.DetachParentRequest(keep_inherited=True)
+        m.ask(admin_pb2_grpc.AdminServiceStub, "DetachParent", detach)
+        eventually(lambda: not m.status().parent.linked)
+        move(root, "/free/m", "/shut/m")
+        proxy.cut_before.add("inherited")
+        m.ask(admin_pb2_grpc.AdminServiceStub, "AttachParent", admin_pb2.AttachParentRequest())
+        assert proxy.cut.wait(20)
+        assert m.outcome("/free/m/x") == "resolution"
+        assert m.outcome("/shut/m/x") != "resolution"
+        proxy.mend()
+        with asked_all_the_time(m, "/shut/m/x") as outcomes:
+            eventually(lambda: m.outcome("/shut/m/x") == "absent")
+        assert "resolution" not in outcomes
+
+
 def test_a_first_mount_is_confirmed_with_what_is_inherited_there(federation: Federation) -> None:
     root = federation["/"]
     with LinkProxy(root.address) as proxy:
@@ -174,6 +196,25 @@ def test_a_first_mount_is_confirmed_with_what_is_inherited_there(federation: Fed
         proxy.mend()
         eventually(lambda: m.status().parent.linked)
         assert m.outcome("/shut/m") == "absent"
+
+
+def test_below_a_parent_that_does_not_know_what_is_above_a_cluster_serves_unconfirmed(
+    federation: Federation,
+) -> None:
+    """What is inherited there is not known to anybody yet, and a site's own paths go on."""
+    root = federation["/"]
+    la = federation.start("/la", "/")  # mounted by nobody yet
+    below = federation.start("/la/t", "/la")
+    below.mkdir("/la/t/x")
+    la.mount_child("/la/t", below.cluster_id)
+    eventually(lambda: "has not sent yet what is inherited" in below.status().parent.message)
+    found = run(["resolve", "/la/t/x/", "--at", la.address])
+    assert found.code == 0, found
+    assert below.resolve("/la/t/x").authority.HasField("unconfirmed_seconds")
+    root.mount_child("/la", la.cluster_id)
+    eventually(lambda: below.status().parent.linked)
+    eventually(lambda: root.mounted() == ["/la", "/la/t"])
+    assert not below.resolve("/la/t/x").authority.HasField("unconfirmed_seconds")
 
 
 def _of_an_older_version() -> Callable[

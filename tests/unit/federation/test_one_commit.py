@@ -68,9 +68,13 @@ class ScriptedParent(federation_pb2_grpc.FederationServiceServicer):
         return federation_pb2.ListMountsResponse()
 
 
-def welcome(mount: str, epoch: int) -> federation_pb2.Welcome:
+def welcome(mount: str, epoch: int, incarnation: str = "i") -> federation_pb2.Welcome:
     return federation_pb2.Welcome(
-        mount=mount, epoch=epoch, parent_cluster_id="kc-root", parent_mount="/", incarnation="i"
+        mount=mount,
+        epoch=epoch,
+        parent_cluster_id="kc-root",
+        parent_mount="/",
+        incarnation=incarnation,
     )
 
 
@@ -161,6 +165,21 @@ def test_a_mount_waits_for_what_is_inherited_there_and_so_does_the_table(
     parent.say(inherited=inherited("/two", "/c", 3))
     eventually(lambda: child.holds("/c"))
     assert parent.links == 1
+
+
+@pytest.mark.parametrize(("mount", "epoch"), [("/b", 1), ("/a", 1)])
+def test_a_parent_that_was_restored_mounts_by_what_it_hands_down_now(
+    child: Child, parent: ScriptedParent, mount: str, epoch: int
+) -> None:
+    """At a path and an epoch of before, perhaps the same ones."""
+    parent.say(remounted=welcome(mount, epoch, "j"))
+    eventually(lambda: "has not sent yet what is inherited" in child.cluster.link_status().message)
+    assert child.trees == [("", "", 0), ("/a", "/a", 1)]
+    parent.say(inherited=inherited("/two", mount, epoch))
+    eventually(lambda: child.holds(mount))
+    said = parent_of(child.cluster.replica.snapshot)
+    assert said is not None
+    assert said[0].incarnation == "j"
 
 
 def test_a_large_word_and_the_mount_change_in_the_transaction_that_names_its_parts(
