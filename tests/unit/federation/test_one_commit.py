@@ -102,7 +102,7 @@ class Child:
             store=store,
             listen="127.0.0.1:0",
             parent=(parent.address,),
-            limits=Limits(heartbeat_seconds=0.3),
+            limits=Limits(heartbeat_seconds=5.0),
         )
         self.cluster = Cluster.open(config)
         self.trees: list[tuple[str, str, int]] = []
@@ -185,12 +185,20 @@ def test_a_parent_that_was_restored_mounts_by_what_it_hands_down_now(
 def test_a_large_word_and_the_mount_change_in_the_transaction_that_names_its_parts(
     child: Child, parent: ScriptedParent
 ) -> None:
-    for number, mount in enumerate(("/b", "/c"), start=2):
+    def hand_down(mount: str, epoch: int) -> None:
         large = word(name=mount)
-        large.mount, large.epoch = mount, number
-        parent.say(remounted=welcome(mount, number))
+        large.mount, large.epoch = mount, epoch
+        # Also on a new link: a slow machine may take the parent for silent while it keeps parts.
+        parent.first = [
+            federation_pb2.LinkResponse(welcome=welcome(mount, epoch)),
+            federation_pb2.LinkResponse(inherited=large),
+        ]
+        parent.say(remounted=welcome(mount, epoch))
         parent.say(inherited=large)
-    eventually(lambda: child.holds("/c", 12), 60)
+        eventually(lambda: child.holds(mount, 12), 90)
+
+    hand_down("/b", 2)
+    hand_down("/c", 3)
     assert child.trees == [("", "", 0), ("/a", "/a", 1), ("/b", "/b", 12), ("/c", "/c", 12)]
 
 
