@@ -83,6 +83,7 @@ DETACHED_KEY: Final = b"f/detached"
 ATTACHED_KEY: Final = b"f/attached"
 TOLD_KEY: Final = b"f/told"
 UNMOUNTED_KEY: Final = b"f/unmounted"
+_MOVED_KEY: Final = b"f/moved"
 HEARD_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
 INHERITED_KEY: Final = keys.INHERITED
@@ -184,6 +185,10 @@ def welcome_writes(
     if known is None or _lasting(known[0]) != _lasting(welcome):
         body = welcome.SerializeToString(deterministic=True)
         writes.append(Put(keys.PARENT, stamped(now_ms, body)))
+    if known is not None and _place(known[0]) != _place(welcome):
+        moves = snapshot.fact(_MOVED_KEY) or b""
+        more = int(moves) + 1 if moves.isdigit() else 1
+        writes.append(Put(_MOVED_KEY, str(more).encode()))
     if snapshot.fact(UNMOUNTED_KEY) is not None:
         writes.append(Remove(UNMOUNTED_KEY))
     return tuple(writes)
@@ -195,6 +200,10 @@ def _lasting(welcome: federation_pb2.Welcome) -> federation_pb2.Welcome:
     copy.CopyFrom(welcome)
     copy.revision = 0
     return copy
+
+
+def _place(welcome: federation_pb2.Welcome) -> tuple[str, str]:
+    return welcome.mount, welcome.parent_cluster_id
 
 
 def heard_of(snapshot: Snapshot) -> Heard | None:
@@ -258,8 +267,8 @@ def told_writes(snapshot: Snapshot) -> tuple[Write, ...]:
 
 
 def since_of(snapshot: Snapshot) -> str:
-    """After which detaches, attaches and first words since, of this cluster and of those above it,
-    what it inherits is what it is; empty where nothing was ever said from above.
+    """After which detaches, attaches, first words since and moves, of this cluster and of those
+    above it, what it inherits is what it is; empty where nothing was ever said from above.
     """
     said = read_inherited(snapshot)
     above = "" if said is None else said.message.basis
@@ -267,6 +276,8 @@ def since_of(snapshot: Snapshot) -> str:
         (snapshot.fact(key) or b"").decode(errors="replace")
         for key in (DETACHED_KEY, ATTACHED_KEY, TOLD_KEY)
     ]
+    if (moved := snapshot.fact(_MOVED_KEY)) is not None:
+        own.append(moved.decode(errors="replace"))  # else one that moves back is as it was before
     if not (above or any(own)):
         return ""
     return blake2b(json.dumps([above, *own]).encode(), digest_size=8).hexdigest()

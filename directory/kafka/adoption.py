@@ -12,6 +12,7 @@ from typing import Final
 
 from directory.kafka.commits import TopicCommits
 from directory.kafka.contract import Seen, Survey
+from directory.kafka.pushed import Pushed
 from directory.namespace.command import Observed, TopicNews
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.mapping import Action, Adoption, MappingRule, plan_adoption
@@ -158,7 +159,10 @@ def carry_out(rows: Sequence[Adopted], commits: TopicCommits) -> list[Adopted]:
     """
     take_in = [step for row in rows if isinstance(step := row.step, TakeIn)]
     commits.adopt([(step.segments, step.observed) for step in take_in])
-    commits.record([step.news for row in rows if isinstance(step := row.step, TakeOver)])
+    over = [step.news for row in rows if isinstance(step := row.step, TakeOver)]
+    if over:  # what was pushed was pushed to the topic of before
+        commits.put_all([Pushed().to_write(news.entry_id) for news in over])
+    commits.record(over)
     moves = [
         (step.source, step.entry_id, row.path)
         for row in rows

@@ -17,6 +17,7 @@ from typing import Final
 
 from directory.kafka.acl import Binding
 from directory.kafka.pushed import NOTHING_PUSHED, Push, Pushed
+from directory.kafka.releases import Releases
 from directory.kafka.settings import CONFIGS
 from directory.namespace.entry import NO_POLICIES, Directory, Policies, Provision, Topic
 from directory.namespace.policies import inherit, settled
@@ -83,6 +84,10 @@ class Subject:
     """Effective."""
     partitions: int
     """At least so many are wished."""
+    released: bool = False
+    """An armed plan names it, or kdir made it (``releases.py``); else what may delete its data, and
+    what cannot be taken back, waits.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +104,8 @@ class Rules:
 
     mend: bool = False
     """What somebody else changed is changed back."""
-    guarded: bool = False
-    """The basis changed: what deletes data waits for a person."""
-    released: bool = False
-    """A person read what waits, is contested or was refused, and said yes."""
+    repeated: bool = False
+    """A person read what is contested or was refused, and armed it: it is asked for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ def subjects(
     start, way = snapshot.node(directory_id), snapshot.path_of(directory_id)
     if start is None or way is None:
         return
+    releases = Releases(snapshot, mount)
     outer, armed = _outside(snapshot, above, start, assume)
     stack: list[tuple[tuple[str, ...], Node, Policies, bool]] = [
         ((*mount.segments, *way), start, outer, armed)
@@ -160,7 +164,7 @@ def subjects(
         for name, record in node.topics.items():
             if not (armed or assume) and _WORD not in record:
                 continue  # it says nothing of it: not read, among a million that are not armed
-            one = _subject(snapshot, segments, node, name, outer, armed, assume)
+            one = _subject(snapshot, segments, node, name, outer, armed, assume, releases)
             if one is not None:
                 yield one
         for name, container in node.containers.items():
@@ -176,8 +180,11 @@ def subject_at(
     above: Sequence[Policies],
     place: tuple[int, str],
     assume: int = 0,
+    releases: Releases | None = None,
 ) -> Subject | None:
-    """The topic at a place (parent id, name), if there is one and it is armed."""
+    """The topic at a place (parent id, name), if there is one and it is armed. ``releases``: those
+    of the snapshot, where several places are asked for.
+    """
     parent_id, name = place
     node, way = snapshot.node(parent_id), snapshot.path_of(parent_id)
     if node is None or way is None:
@@ -185,7 +192,9 @@ def subject_at(
     outer, armed = _outside(snapshot, above, node, assume)
     outer = inherit(outer, node.directory.policies)
     armed = _says(node.directory, armed, assume)
-    return _subject(snapshot, (*mount.segments, *way), node, name, outer, armed, assume)
+    releases = releases or Releases(snapshot, mount)
+    segments = (*mount.segments, *way)
+    return _subject(snapshot, segments, node, name, outer, armed, assume, releases)
 
 
 def is_armed(snapshot: Snapshot, directory_id: int) -> bool:
@@ -227,6 +236,7 @@ def _subject(
     outer: Policies,
     armed: bool,  # noqa: FBT001
     assume: int,
+    releases: Releases,
 ) -> Subject | None:
     topic = snapshot.topic(node.entry_id, name)
     if topic is None or topic.provision is not Provision.ACTIVE:
@@ -241,6 +251,7 @@ def _subject(
         topic,
         configs,
         max(topic.partitions, policies.partitions or 0),
+        releases.hold_for(node.entry_id, topic),
     )
 
 
@@ -249,7 +260,7 @@ def needs_look(subject: Subject, pushed: Pushed, rules: Rules) -> bool:
     or what is not is somebody else's doing and is left so.
     """
     topic = subject.topic
-    if rules.guarded or rules.released or pushed.held or pushed.refused:
+    if rules.repeated or pushed.held or pushed.refused:
         return True
     if subject.partitions > topic.partitions:
         return True
@@ -306,10 +317,10 @@ class _Judging:
             # A topic that kdir made has what it was made with from kdir.
             ours = push.ours if push is not None else not self._subject.topic.adopted
             put_back = push.put_back if push is not None and known else 0
-            self._keep(key, Push(wish, ours, True, 0 if self._rules.released else put_back))
+            self._keep(key, Push(wish, ours, True, 0 if self._rules.repeated else put_back))
             return
         news = push is None or not push.done or not same_value(key, push.value, wish)
-        if news or self._rules.released:
+        if news or self._rules.repeated:
             ask = Push(wish, ours=True, done=False)
             self._ask(key, wish, ask, push)
             return
@@ -334,8 +345,7 @@ class _Judging:
 
     def _ask(self, key: str, value: str | None, ask: Push, before: Push | None) -> None:
         found = self._found.configs.get(key)
-        waits = self._rules.guarded or key in self._pushed.held
-        if waits and not self._rules.released and deletes_data(key, found, value):
+        if not self._subject.released and deletes_data(key, found, value):
             self._held.add(key)
             if before is not None:
                 self._keep(key, before)
@@ -353,9 +363,7 @@ class _Judging:
         have, want = self._found.partitions, self._subject.partitions
         if not have or want <= have:
             return
-        # More partitions cannot be taken back: what a mount or a restore brings is read first.
-        waits = self._rules.guarded or PARTITIONS in self._pushed.held
-        if waits and not self._rules.released:
+        if not self._subject.released:  # more partitions cannot be taken back
             self._held.add(PARTITIONS)
             return
         name = self._subject.topic.physical_name
@@ -364,7 +372,7 @@ class _Judging:
     def verdict(self) -> Verdict:
         held, contested = frozenset(self._held), frozenset(self._contested)
         asked = Pushed(MappingProxyType(self._asked), held, contested)
-        refused = self._pushed.refused if not self._rules.released else ""
+        refused = self._pushed.refused if not self._rules.repeated else ""
         if refused and self._pushed.refused_calls == calls_hash(self._calls):
             same = replace(asked, refused=refused, refused_calls=self._pushed.refused_calls)
             return Verdict((), same, same, self._found.configs, self._found.partitions)

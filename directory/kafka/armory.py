@@ -6,12 +6,13 @@ reconciler does it (``pushing.py``), also when this server dies. Refuses to chan
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -21,12 +22,14 @@ from directory.kafka.acl_planning import AclPlan, plan_acls
 from directory.kafka.acl_records import ACL_BASIS
 from directory.kafka.acl_wishes import Start
 from directory.kafka.arming import Found, KafkaCall, Rules, Subject
+from directory.kafka.commits import TopicCommits
 from directory.kafka.contract import KafkaAdmin, Refused, Seen
 from directory.kafka.desk import Desk
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.growing import Room
 from directory.kafka.inheritance import basis_of, missing_word
-from directory.kafka.pushed import BASIS, Mark, mark_of, pushed_of
+from directory.kafka.pushed import Mark, mark_of, pushed_of
+from directory.kafka.releases import Released, armed_plan, release_writes
 from directory.kafka.settings import ACLS, CONFIGS
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Directory, Kind, Topic
@@ -51,9 +54,10 @@ _log = logging.getLogger(__name__)
 
 _PLANS: Final = 16
 """So many plans are remembered, to say what changed since one of them."""
-_BASES: Final = {CONFIGS: BASIS, ACLS: ACL_BASIS}
-"""The aspects that are pushed, and where it is kept what that stood on."""
+_PUSHED: Final = frozenset({CONFIGS, ACLS})
+"""The aspects that the elected reconciler makes so."""
 _BATCH: Final = 1_000
+_NAMED: Final = 3
 _ANSWER_SECONDS: Final = 1.0
 """So much of a request's time is kept for its answer."""
 _LOOK_SECONDS: Final = 0.05
@@ -71,6 +75,8 @@ class Planned:
     """Of a topic."""
     acls: AclPlan | None = None
     """Of the aspect ``acls``."""
+    names: tuple[Subject, ...] = ()
+    """Of the aspect ``configs``: the topics that would be released by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ class Armory:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._lock = threading.Lock()
-        self._plans: OrderedDict[str, tuple[KafkaCall, ...]] = OrderedDict()
+        self._plans: OrderedDict[str, Planned] = OrderedDict()
 
     def plan(self, path: Path, aspect: str, *, takeover: bool = False) -> Planned:
         """The exact calls that arming an aspect at a path would make now; asks Kafka, changes
@@ -106,7 +112,7 @@ class Armory:
         """
         planned = self._plan(self._desk.latest(), path, aspect, takeover)
         with self._lock:
-            self._plans[planned.plan] = planned.calls
+            self._plans[planned.plan] = planned
             while len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
         return planned
@@ -133,7 +139,10 @@ class Armory:
         snapshot = self._desk.latest()
         entry, _ = self._found(snapshot, path)
         known = mark_of(snapshot, aspect, entry.entry_id)
+        basis = basis_of(snapshot, self._desk.mount())
         same = known is not None and (known.plan, known.takeover) == (plan, takeover)
+        if aspect == CONFIGS and known is not None:
+            same = same and known.basis == basis  # else it released nothing that holds now
         if known is not None and same and _says(entry, aspect):
             return self._wait_for(known, deadline)  # the same request, asked again
         now = self._plan(snapshot, path, aspect, takeover)
@@ -145,20 +154,31 @@ class Armory:
             place=now.place,
             plan=plan,
             calls=len(now.calls),
-            pending=aspect in _BASES,
-            basis=basis_of(snapshot, self._desk.mount()),
+            pending=aspect in _PUSHED,
+            basis=basis,
             takeover=takeover,
             physical_name=entry.physical_name if isinstance(entry, Topic) else "",
         )
         writes: list[Write] = [mark.to_put()]
-        if aspect in _BASES and snapshot.fact(_BASES[aspect]) is None:
-            writes.append(Put(_BASES[aspect], mark.basis.encode()))
+        if aspect == ACLS and snapshot.fact(ACL_BASIS) is None:
+            writes.append(Put(ACL_BASIS, mark.basis.encode()))
+        if aspect == CONFIGS:
+            self._keep_names(now, principal)
+            writes.append(armed_plan(plan, basis, entry.entry_id))
         self._commit(snapshot, path, now, mark, writes, principal, request_id, deadline)
         _log.info(
             "%s: %s armed %s at %s by plan %s, %d calls",
             self._desk.cluster, principal or "somebody", aspect, path, plan, mark.calls,
         )  # fmt: skip
         return self._wait_for(mark, deadline)
+
+    def _keep_names(self, now: Planned, principal: str) -> None:
+        """Which topics the plan names: they may be too many for the transaction that arms, and are
+        released by that only.
+        """
+        names = [Released(one.place, one.topic.entry_id, one.topic.topic_id) for one in now.names]
+        commits = TopicCommits(self._desk.writer, self._desk.limits, None, principal)
+        commits.put_all(release_writes(now.plan, names))
 
     def _commit(
         self,
@@ -190,8 +210,9 @@ class Armory:
             changed = f"it would make {len(now.calls)} calls now"
         else:
             changed = (
-                arming.what_changed(before, now.calls)
-                or "its path, its aspect or --takeover was another"
+                arming.what_changed(before.calls, now.calls)
+                or _named_otherwise(before, now)
+                or "its path, its aspect or --takeover was another, or one was armed there since"
             )
         return (
             f"plan {plan} is not what would be done now: {changed}; nothing was changed; read it "
@@ -219,10 +240,28 @@ class Armory:
         entry, place = self._found(snapshot, path)
         if aspect == ACLS:
             return self._plan_acls(snapshot, path, entry, place, takeover)
+        if aspect == CONFIGS:
+            return self._plan_configs(snapshot, path, entry, place)
         # Kafka is asked for topics to be made or deleted when somebody asks for it, by path:
         # nothing waits there that arming could set off.
-        calls = self._calls(snapshot, entry, place) if aspect == CONFIGS else ()
-        return Planned(arming.plan_hash(path, aspect, calls), calls, entry, place)
+        return Planned(arming.plan_hash(path, aspect, ()), (), entry, place)
+
+    def _plan_configs(
+        self,
+        snapshot: Snapshot,
+        path: Path,
+        entry: Directory | Topic,
+        place: tuple[int, str] | None,
+    ) -> Planned:
+        subjects = self._subjects(snapshot, entry, place)
+        calls = self._calls(snapshot, subjects)
+        names = tuple(one for one in subjects if not one.released and one.topic.topic_id)
+        # The same calls may be needed again later, or the same ones name other topics: that is
+        # another plan then.
+        known = mark_of(snapshot, CONFIGS, entry.entry_id)
+        after = "" if known is None else known.plan
+        about = f"{CONFIGS}, of: {_digest(names)}, after: {after}"
+        return Planned(arming.plan_hash(path, about, calls), calls, entry, place, names=names)
 
     def _plan_acls(
         self,
@@ -287,9 +326,10 @@ class Armory:
                 return topic, (parent_id, relative[-1])
         raise Absent(f"{path} is no directory and no topic of this cluster", path=path)
 
-    def _calls(
+    def _subjects(
         self, snapshot: Snapshot, entry: Directory | Topic, place: tuple[int, str] | None
-    ) -> tuple[KafkaCall, ...]:
+    ) -> list[Subject]:
+        """The topics that a plan is about, by path."""
         mount, above = self._desk.mount(), facts.inherited_policies(snapshot)
         assume = entry.entry_id
         subjects: list[Subject]
@@ -298,9 +338,12 @@ class Armory:
         else:
             one = arming.subject_at(snapshot, mount, above, place, assume)
             subjects = [] if one is None else [one]
-        subjects.sort(key=lambda one: one.path)
+        return sorted(subjects, key=lambda one: one.path)
+
+    def _calls(self, snapshot: Snapshot, subjects: Sequence[Subject]) -> tuple[KafkaCall, ...]:
+        """What follows for them once the plan is armed: nothing waits then."""
         found = self._look(snapshot, subjects)
-        rules, room = Rules(mend=True, released=True), Room(snapshot, mount)
+        rules, room = Rules(mend=True, repeated=True), Room(snapshot, self._desk.mount())
         calls: list[KafkaCall] = []
         for subject in subjects:
             have = found.get(subject.topic.physical_name)
@@ -310,7 +353,8 @@ class Armory:
                 pushed = pushed_of(snapshot, subject.topic.entry_id)
             except ValueError:
                 continue
-            calls += room.possible(subject, arming.judge(subject, have, pushed, rules).calls)
+            released = replace(subject, released=True)
+            calls += room.possible(subject, arming.judge(released, have, pushed, rules).calls)
         return tuple(calls)
 
     def _look(self, snapshot: Snapshot, subjects: Sequence[Subject]) -> Mapping[str, Found]:
@@ -344,6 +388,24 @@ class Armory:
                     seen=seen_id,
                 )
             yield admin
+
+
+def _digest(names: Sequence[Subject]) -> str:
+    """Of the topics that a plan names, whatever their paths."""
+    ids = sorted((one.topic.entry_id, one.topic.topic_id) for one in names)
+    text = b"".join(b"%x %b\n" % (entry_id, topic_id.hex().encode()) for entry_id, topic_id in ids)
+    return hashlib.sha256(text).hexdigest()
+
+
+def _named_otherwise(before: Planned, now: Planned) -> str:
+    """How two plans differ in the topics that they name, for people; empty = in nothing."""
+    was, is_now = ({one.topic.physical_name for one in plan.names} for plan in (before, now))
+    words = [f"{name} came" for name in sorted(is_now - was)]
+    words += [f"{name} went" for name in sorted(was - is_now)]
+    if not words and _digest(before.names) != _digest(now.names):
+        words = ["a topic was replaced by another one of its name"]
+    more = f", and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
+    return ", ".join(words[:_NAMED]) + more
 
 
 def _says(entry: Directory | Topic, aspect: str) -> bool:

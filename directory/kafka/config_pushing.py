@@ -30,7 +30,9 @@ from directory.kafka.contract import (
     Unknown,
 )
 from directory.kafka.growing import Granting
+from directory.kafka.inheritance import basis_of
 from directory.kafka.pushed import Pushed, pushed_of
+from directory.kafka.releases import Releases
 from directory.kafka.wishing import Wished
 from directory.namespace.command import TopicNews
 from directory.namespace.snapshot import Snapshot
@@ -62,9 +64,9 @@ def subjects_at(
     snapshot: Snapshot, mount: Path, places: Sequence[tuple[int, str]]
 ) -> Iterator[Subject]:
     """Those of the topics at these places that are armed."""
-    above = facts.inherited_policies(snapshot)
+    above, releases = facts.inherited_policies(snapshot), Releases(snapshot, mount)
     for place in places:
-        one = arming.subject_at(snapshot, mount, above, place)
+        one = arming.subject_at(snapshot, mount, above, place, releases=releases)
         if one is not None:
             yield one
 
@@ -118,9 +120,10 @@ class ConfigPushing:
             seen = shown.get(subject.topic.physical_name)
             found = configs.get(subject.topic.physical_name)
             if not _is_same(subject, seen) or found is None or isinstance(found, Refused):
-                if not isinstance(found, Refused) and _may_come(seen):
+                if isinstance(found, Refused):
+                    tally.refused = f"configs of {subject.topic.physical_name}: {found.words}"
+                elif _may_come(seen):
                     tally.unsure[subject.place] = None
-                self._cannot(rules, tally, subject, pushed, found, writes)
                 continue
             assert isinstance(seen, Seen)  # noqa: S101 - it is the same
             known = self._altered.configs(seen.topic_id, found)
@@ -138,34 +141,17 @@ class ConfigPushing:
             if before.grows_to and not verdict.grows_to:
                 tally.no_room[subject.place] = None
         asks = [pair for pair in judged if pair[1].calls]
-        outcomes = self._ask(asks, admin) if asks else {}
+        outcomes = self._ask(snapshot, asks, admin) if asks else {}
         self._record(tally, judged, outcomes)
         return len(asks)
 
-    def _cannot(
-        self,
-        rules: Rules,
-        tally: Tally,
-        subject: Subject,
-        pushed: Pushed,
-        found: object,
-        writes: list[Write],
-    ) -> None:
-        """Kafka does not show the topic, shows another one, or does not let its configs be read."""
-        if isinstance(found, Refused):
-            tally.refused = f"configs of {subject.topic.physical_name}: {found.words}"
-        if rules.guarded:
-            names = subject.configs.keys() | pushed.configs.keys() | {arming.PARTITIONS}
-            held = replace(pushed, held=frozenset(names))
-            if held != pushed:
-                writes.append(held.to_write(subject.topic.entry_id))
-
     def _ask(
-        self, asks: Sequence[tuple[Subject, Verdict]], admin: KafkaAdmin
+        self, snapshot: Snapshot, asks: Sequence[tuple[Subject, Verdict]], admin: KafkaAdmin
     ) -> dict[str, Outcome]:
         """Make the calls; the outcome of each topic. One whose id is not the one that was compared
         any more is left out.
         """
+        basis = basis_of(snapshot, self._mount())
         names = [subject.topic.physical_name for subject, _ in asks]
         # What was committed since may have taken long: the ids are compared right before.
         shown = admin.describe(names)
@@ -173,7 +159,8 @@ class ConfigPushing:
 
         def still() -> None:
             self._commits.check()
-            if self._clock() - looked_at > _LOOK_SECONDS:
+            changed = basis_of(self._latest(), self._mount()) != basis
+            if changed or self._clock() - looked_at > _LOOK_SECONDS:
                 raise _LookedTooLongAgo
 
         same = [pair for pair in asks if _is_same(pair[0], shown.get(pair[0].topic.physical_name))]
@@ -244,7 +231,7 @@ class ConfigPushing:
 
 
 class _LookedTooLongAgo(Exception):
-    """The ids that were compared may not be those of now."""
+    """The ids that were compared may not be those of now, or nothing is released any more."""
 
 
 def _is_same(subject: Subject, seen: Seen | Refused | None) -> bool:

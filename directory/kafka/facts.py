@@ -23,11 +23,13 @@ __all__ = [
     "allow",
     "forget_allowed",
     "pin",
+    "pinned_words",
     "stop",
     "write_rules",
 ]
 
 _PIN: Final = kafka_key("pin")
+_PINNED_ANEW: Final = kafka_key("pinned_anew")
 STOPPED: Final = kafka_key("stopped")
 _ALLOWED: Final = kafka_key("allowed")
 _RULES: Final = kafka_key("rules")
@@ -74,11 +76,19 @@ def stop(reason: Stop | None) -> tuple[Write, ...]:
     return (Put(STOPPED, json.dumps(value).encode()),)
 
 
-def allow(reason: Stop) -> tuple[Write, ...]:
+def pinned_words(snapshot: Facts) -> list[str]:
+    """Which Kafka is pinned, and which pinning of it this is: one that comes back after another
+    was acknowledged is pinned anew.
+    """
+    return [(snapshot.fact(key) or b"").decode(errors="replace") for key in (_PIN, _PINNED_ANEW)]
+
+
+def allow(reason: Stop, snapshot: Facts) -> tuple[Write, ...]:
     """An operator acknowledged a stop: go on, from what it told."""
     writes: list[Write] = [Remove(STOPPED), Put(_ALLOWED, str(reason.gone).encode())]
     if reason.kafka_id:
-        writes += pin(reason.kafka_id)
+        times = _read_number(snapshot.fact(_PINNED_ANEW)) + 1
+        writes += [*pin(reason.kafka_id), Put(_PINNED_ANEW, str(times).encode())]
     return tuple(writes)
 
 

@@ -1,7 +1,8 @@
 """What a change of the tree would make the reconciler ask of Kafka, where configs are armed.
 
 Goes by what Kafka had at the last look; ``armory.py`` asks it anew, and only that plan arms. Calls
-that wait already, whatever is changed here, are no part of it. Refuses to ask Kafka anything.
+that wait already, whatever is changed here, are no part of it, nor those that will wait. Refuses to
+ask Kafka anything.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from directory.kafka.arming import Found, KafkaCall, Subject, is_armed, judge, subject_at
 from directory.kafka.growing import Room
 from directory.kafka.pushed import armed_anywhere, pushed_of
+from directory.kafka.releases import Releases
 from directory.kafka.settings import CONFIGS
 from directory.namespace.budget import Budget
 from directory.namespace.entry import Directory, Policies, Topic
@@ -34,9 +36,9 @@ class Seen:
     above: Sequence[Policies]
     """What the ancestors above the mount set, outermost first."""
 
-    def subject(self, place: tuple[int, str]) -> Subject | None:
+    def subject(self, place: tuple[int, str], releases: Releases) -> Subject | None:
         """The armed topic at a place."""
-        return subject_at(self.snapshot, self.mount, self.above, place)
+        return subject_at(self.snapshot, self.mount, self.above, place, releases=releases)
 
 
 def config_calls(
@@ -49,13 +51,15 @@ def config_calls(
     if not armed_anywhere(after.snapshot, CONFIGS):
         return
     room = Room(after.snapshot, after.mount)
+    released_before = Releases(before.snapshot, before.mount)
+    released_after = Releases(after.snapshot, after.mount)
     for place in _places(after, budget):
         is_shown = shown is None or shown(*place)
-        now = after.subject(place) if is_shown else None
+        now = after.subject(place, released_after) if is_shown else None
         if now is None:
             continue
         is_entry = isinstance(after.standing.entry, Topic)
-        was = before.subject(_place(before.standing) if is_entry else place)
+        was = before.subject(_place(before.standing) if is_entry else place, released_before)
         known = set(_calls(before.snapshot, was))
         news = (call for call in _calls(after.snapshot, now) if call not in known)
         yield from room.possible(now, news)

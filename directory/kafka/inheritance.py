@@ -10,11 +10,12 @@ import json
 from typing import Final
 
 from directory.federation import facts
+from directory.kafka.facts import pinned_words
 from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
-__all__ = ["WORDS_FROM_ABOVE", "basis_of", "missing_word"]
+__all__ = ["WORDS_FROM_ABOVE", "basis_of", "basis_without_kafka", "missing_word"]
 
 WORDS_FROM_ABOVE: Final = frozenset(
     {
@@ -44,11 +45,24 @@ def missing_word(snapshot: Snapshot, *, has_parent: bool) -> str:
 
 
 def basis_of(snapshot: Snapshot, mount: Path) -> str:
-    """On whose word the effective policies stand: this store's life, the mount, and the lives of
-    the ancestors' stores. It changes with a restore, a mount and a move of one, a detach and an
-    attach, also of a cluster above, and with the first word that a parent says after any of these;
-    not with what anybody sets.
+    """What acting on Kafka stands on: this store's life, the mount, the lives of the ancestors'
+    stores, and the Kafka that is pinned. It changes with a restore, a mount and a move of one, a
+    detach and an attach, also of a cluster above, with the first word that a parent says after any
+    of these, and with another Kafka that is acknowledged; not with what anybody sets. It never is
+    again what it was before.
     """
+    return _hash([*_words(snapshot, mount), pinned_words(snapshot)])
+
+
+def basis_without_kafka(snapshot: Snapshot, mount: Path) -> str:
+    """The same as older versions kept it: without the Kafka that is pinned."""
+    return _hash(_words(snapshot, mount))
+
+
+def _words(snapshot: Snapshot, mount: Path) -> list[object]:
     ancestors = [(one.cluster_id, one.incarnation) for one in facts.ancestors(snapshot, now_ms=0)]
-    word = json.dumps([snapshot.incarnation, str(mount), ancestors, facts.since_of(snapshot)])
-    return hashlib.sha256(word.encode()).hexdigest()[:16]
+    return [snapshot.incarnation, str(mount), ancestors, facts.since_of(snapshot)]
+
+
+def _hash(words: list[object]) -> str:
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]

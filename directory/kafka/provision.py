@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
 from directory.federation.facts import inherited_policies
@@ -115,6 +115,10 @@ class Provisioner:
     clock: Callable[[], float] = time.monotonic
     prepare: Callable[[Sequence[Recorded]], Mapping[str, str]] = lambda _: {}
     """Makes what has to be there before topics are; why some have to wait, by physical name."""
+    release: Callable[[Sequence[tuple[Recorded, bytes]]], None] = lambda _: None
+    """Is called with topics that kdir made, and their ids in Kafka."""
+    created: set[int] = field(default_factory=set)
+    """Entry ids of the topics that Kafka made because it was asked here, by its own answer."""
 
     # -- creating --------------------------------------------------------------------------------
 
@@ -180,6 +184,7 @@ class Provisioner:
         for one in attempted:
             match outcomes.get(one.topic.physical_name, Unknown("no outcome")):
                 case Done():
+                    self.created.add(one.topic.entry_id)
                     made.append(one)
                 case AlreadySo():
                     # Absent a moment ago: an earlier attempt of ours came through, or, if there was
@@ -256,8 +261,11 @@ class Provisioner:
 
     def _record_active(self, shown: Iterable[tuple[Recorded, Seen]]) -> None:
         news = []
+        created: list[tuple[Recorded, bytes]] = []
         for one, seen in shown:
             self.settling.made(seen)
+            if one.topic.entry_id in self.created:
+                created.append((one, seen.topic_id))
             news.append(
                 TopicNews(
                     path=one.path,
@@ -272,6 +280,8 @@ class Provisioner:
                 )
             )
         self.commits.record(news)
+        if created:
+            self.release(created)
 
     def _failed(self, failed: Iterable[tuple[Recorded, str]]) -> None:
         self.commits.record(

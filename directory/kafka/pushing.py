@@ -9,28 +9,37 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Final
 
 from directory.federation import facts
-from directory.kafka import arming
+from directory.kafka import arming, walk
 from directory.kafka.altered import Altered
 from directory.kafka.arming import Rules, Subject
 from directory.kafka.commits import TopicCommits
+from directory.kafka.compare import Recorded
 from directory.kafka.config_pushing import ConfigPushing, Tally, subjects_at
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.facts import KafkaFacts
 from directory.kafka.growing import Room
 from directory.kafka.hints import Hints, Noted
-from directory.kafka.inheritance import basis_of, missing_word
+from directory.kafka.inheritance import basis_of, basis_without_kafka, missing_word
 from directory.kafka.pushed import BASIS, Mark, Pushed, armed_anywhere, marks, pushed_of
+from directory.kafka.releases import (
+    Released,
+    are_kept,
+    forget_release,
+    keep_releases,
+    releases_of,
+)
 from directory.kafka.settings import CONFIGS, KafkaSettings
 from directory.namespace.entry import ROOT_ID
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put
+from directory.namespace.topic_configs import same_value
+from directory.store.base import Remove, Write
 from directory.store.replica import Applied
 from resolver.path import Path
 
@@ -59,8 +68,6 @@ class _Pass:
 
     topics: Callable[[Snapshot], Iterator[Subject]]
     rules: Rules
-    basis: str = ""
-    """The basis to be recorded once it is through."""
     mark: Mark | None = None
     """The arming that it carries out."""
     walk: Iterator[Subject] | None = None
@@ -146,6 +153,8 @@ class Pusher:
                 self._room_due = self._clock() + _ROOM_SECONDS
             if not self._may_push(snapshot):
                 return
+            if not are_kept(snapshot):
+                self._keep_releases(snapshot, mount)
             self._plan_passes(noted, snapshot, mount)
             if look_for_room:
                 self._look_for_room(snapshot, mount)
@@ -163,10 +172,7 @@ class Pusher:
         elif one.through:
             self._end(one)
         else:
-            now = self._latest()
-            # Where the basis changed meanwhile, there are other rules: planned with the next step.
-            if basis_of(now, self._mount()) == basis_of(snapshot, mount):
-                self._go_on(one, now, admin)
+            self._go_on(one, self._latest(), admin)
 
     def _may_push(self, snapshot: Snapshot) -> bool:
         """Whether anything is armed, and all that it depends on is known."""
@@ -207,8 +213,6 @@ class Pusher:
             one.not_before = self._clock() + _AGAIN_SECONDS
             return
         # Forgotten once its end is on record: a store that is away for a moment is asked again.
-        if one.basis:
-            self._commits.put((Put(BASIS, one.basis.encode()),))
         if one.mark is not None:
             done = replace(one.mark, pending=False, made=one.tally.made, message=one.tally.refused)
             self._commits.put((done.to_put(),))
@@ -216,26 +220,17 @@ class Pusher:
 
     def _forget(self, noted: Noted, snapshot: Snapshot) -> None:
         """What was pushed of topics that are no more."""
-        forgotten = (Pushed().to_write(entry_id) for entry_id in sorted(noted.gone))
+        forgotten = (
+            write
+            for entry_id in sorted(noted.gone)
+            for write in (Pushed().to_write(entry_id), forget_release(entry_id))
+        )
         self._commits.put_all([one for one in forgotten if snapshot.fact(one.key) is not None])
 
     def _plan_passes(self, noted: Noted, snapshot: Snapshot, mount: Path) -> None:
         directories, topics, _, look_at_marks = noted
-        basis = basis_of(snapshot, mount)
-        known = (snapshot.fact(BASIS) or b"").decode(errors="replace")
-        if known != basis and not any(one.basis == basis for one in self._passes):
-            _log.warning(
-                "%s: a mount, a restore or a detach may have changed what is inherited (%s, was "
-                "%s): what would delete data waits for kdir arm",
-                self._cluster,
-                basis,
-                known or "not known",
-            )
-            guarded = self._below(ROOT_ID, replace(self._rules, guarded=True))
-            guarded.basis = basis
-            self._passes, look_at_marks = [guarded], True
         if look_at_marks:
-            self._release(snapshot, basis)
+            self._carry_out_marks(snapshot, basis_of(snapshot, mount))
         if ROOT_ID in directories:
             directories = [ROOT_ID]
         self._passes += [self._below(one, self._rules) for one in directories]
@@ -262,13 +257,46 @@ class Pusher:
         if found:
             self._passes.append(_Pass(partial(self._at, places=found), self._rules))
 
-    def _release(self, snapshot: Snapshot, basis: str) -> None:
+    # -- what is released ----------------------------------------------------------------------
+
+    def release_made(self, made: Iterable[tuple[Recorded, bytes]]) -> None:
+        """What is below an armed entry and kdir has just made there, with these ids in Kafka, is
+        released without a plan.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+        snapshot, mount = self._latest(), self._mount()
+        released = (
+            Released(place, one.topic.entry_id, topic_id)
+            for one, topic_id in made
+            if (place := walk.place_of(snapshot, mount, one)) is not None
+        )
+        self._commits.put_all(list(releases_of(snapshot, mount, released, "made")))
+
+    def _keep_releases(self, snapshot: Snapshot, mount: Path) -> None:
+        """Once: an older version kept no releases, but one basis for all topics. What is known to
+        have been pushed on that of now, and is as it is wished, is released; all else waits.
+        """
+        kept: list[Write] = []
+        if snapshot.fact(BASIS) == basis_without_kafka(snapshot, mount).encode():
+            above = facts.inherited_policies(snapshot)
+            armed = arming.subjects(snapshot, mount, above, ROOT_ID)
+            settled = (
+                Released(one.place, one.topic.entry_id, one.topic.topic_id)
+                for one in armed
+                if _is_settled(snapshot, one, self._rules)
+            )
+            kept += releases_of(snapshot, mount, settled, "kept")
+        self._commits.put_all([*kept, keep_releases(), Remove(BASIS)])
+
+    def _carry_out_marks(self, snapshot: Snapshot, basis: str) -> None:
         """Armings that are not through yet. What each plan showed, its reader agreed to."""
         under_way = {one.mark.key for one in self._passes if one.mark is not None}
         for mark in marks(snapshot, CONFIGS):
             if not mark.pending or mark.key in under_way:
                 continue
-            rules = replace(self._rules, released=mark.basis == basis)
+            rules = replace(self._rules, repeated=mark.basis == basis)
             one = self._below(mark.entry_id, rules)
             if mark.place is not None:
                 one = _Pass(partial(self._at, places=[mark.place]), rules)
@@ -306,3 +334,16 @@ class Pusher:
                 if len(found) >= most:
                     return found, False
         return found, False
+
+
+def _is_settled(snapshot: Snapshot, subject: Subject, rules: Rules) -> bool:
+    """Whether a topic was pushed to and Kafka has all as it is wished, by what is on record."""
+    try:
+        pushed = pushed_of(snapshot, subject.topic.entry_id)
+    except ValueError:
+        return False
+    wishes = subject.configs.items()
+    as_wished = all(
+        same_value(key, subject.topic.observed_config.get(key), wish) for key, wish in wishes
+    )
+    return bool(wishes) and as_wished and not arming.needs_look(subject, pushed, rules)

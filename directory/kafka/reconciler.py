@@ -330,6 +330,7 @@ class Reconciler:
             new_attempt=lambda: secrets.token_hex(8),
             sleep=self._sleep,
             prepare=lambda topics: term.acl_pusher.prepare(topics, admin),
+            release=term.pusher.release_made,
         )
         # What a new topic is made with is partly inherited: "not known" is not "nothing".
         missing = missing_word(snapshot, has_parent=self._settings.has_parent)

@@ -25,6 +25,8 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     chance; absent: it was never detached
     f/told                                          life of the store and f/attached, as of the
                                                     first word that the parent said since
+    f/moved                                         how often the mount, or the parent, was another
+                                                    than before
     f/unmounted                                     why this cluster must not serve
     f/heard                                         when the parent was last heard, as far as kept
     f/mounted/<cluster id>                          claim: the one mount of this child, entry id,
@@ -46,9 +48,18 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     k/acls/<kind><pattern>/<name>                   ACLs of one resource of Kafka that kdir asked
                                                     for: t, g or x (topic, group, transactional
                                                     id), l or p (literal, prefixed)
-    k/acl_basis                                     as k/basis, of ACLs
+    k/acl_basis                                     whose words the grants stood on, when ACLs were
+                                                    pushed last
     k/armed/<aspect>/<entry id, 16 hex digits>      an entry where an aspect was armed: its plan
-    k/basis                                         whose words the effective policies stand on
+    k/named/<entry id, 16 hex digits>               a topic that a plan names: its id in Kafka, and
+                                                    the plan. What may delete data is pushed to no
+                                                    other
+    k/plan/<plan>                                   a plan that was armed: at which entry, and what
+                                                    the effective policies stood on
+    k/releases                                      k/named/ is kept from now on
+    k/basis                                         the same as older versions kept it, for all
+                                                    topics at once
+    k/pinned_anew                                   how often another Kafka was acknowledged
     l/<role>                                        who holds a role (election)
     m/<server id>                                   a live server (kdir.v1.Member), gone with it
     f/level                                         the finalised feature level, decimal; absent = 1

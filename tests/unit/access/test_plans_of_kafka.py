@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from kdir.v1 import policies_pb2
 
+from directory.kafka.inheritance import basis_of
 from directory.kafka.pushed import Mark
+from directory.kafka.releases import Released, armed_plan, release_writes
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind
 from resolver.path import Path
@@ -19,6 +21,7 @@ from tests.unit.access.test_plans import plan_grant, plan_mv, plan_rm, plan_set,
 
 Make = Callable[..., House]
 OLD, NEW = "604800000", "3600000"
+ID = b"0123456789abcdef"
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def la(house: Make) -> House:
     made.mkdir("/la/armed")
     observed = MappingProxyType({"retention.ms": OLD})
     for text in ("/la/a/t", "/la/armed/u"):
-        topic(made, text, observed_config=observed, partitions=1)
+        topic(made, text, topic_id=ID, observed_config=observed, partitions=1)
     made.ask(ADMIN, "UpdateEntry", setting("/la", plan=False, topic_config={"retention.ms": OLD}))
     snapshot = made.cluster.replica.snapshot
     armed = snapshot.find_directory(("armed",))
@@ -47,6 +50,10 @@ def la(house: Make) -> House:
         made.put(Mark(aspect=aspect, entry_id=armed, plan="p", pending=False).to_put())
         changes = MappingProxyType({f"policies.manage.{aspect}": True})
         made.cluster.writer.execute(UpdateEntry(path=path, kind=Kind.DIRECTORY, changes=changes))
+    known = snapshot.topic(armed, "u")
+    assert known is not None
+    named = release_writes("p", [Released((armed, "u"), known.entry_id, ID)])
+    made.put(*named, armed_plan("p", basis_of(snapshot, Path.parse("/la")), armed))
     return made
 
 
@@ -65,11 +72,13 @@ def test_set_and_mv_say_what_kafka_is_asked_where_it_is_armed_and_nowhere_else(l
     assert asked(plan_set(la, "/la/armed/u", partitions=5)) == [grown]
     assert asked(plan_set(la, "/la/armed", topic_config={"retention.ms": NEW})) == [change]
 
-    # A move into what is armed.
+    # A move into what is armed: no plan named that topic, so what deletes its data will wait.
     la.ask(
-        ADMIN, "UpdateEntry", setting("/la/armed", plan=False, topic_config={"retention.ms": NEW})
+        ADMIN,
+        "UpdateEntry",
+        setting("/la/armed", plan=False, topic_config={"retention.ms": NEW, "flush.ms": "9"}),
     )
-    change = ("IncrementalAlterConfigs", "a.t", "retention.ms", OLD, NEW)
+    change = ("IncrementalAlterConfigs", "a.t", "flush.ms", "", "9")
     assert asked(plan_mv(la, "/la/a/t", "/la/armed/t")) == [change]
     assert asked(plan_mv(la, "/la/a", "/la/armed/a")) == [change]
     assert asked(plan_mv(la, "/la/armed/u", "/la/a/u")) == []

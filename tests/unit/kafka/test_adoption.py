@@ -25,6 +25,7 @@ from directory.namespace.command import (
 )
 from directory.namespace.entry import Policies, Provision, Topic
 from directory.namespace.mapping import MappingRule, split_on
+from directory.store.base import Remove, Write
 from tests.trees import Cluster, path
 
 
@@ -59,6 +60,10 @@ class Committed:
     def adopt(self, topics: list[tuple[tuple[str, ...], Observed]]) -> list[str]:
         self.log.append(("adopt", [(one[0], one[1].physical_name) for one in topics]))
         return []
+
+    def put_all(self, writes: list[Write]) -> None:
+        assert all(isinstance(write, Remove) for write in writes)
+        self.log.append(("forget", len(writes)))
 
     def record(self, news: list[TopicNews]) -> None:
         self.log.append(("record", [str(one.path) for one in news]))
@@ -97,6 +102,7 @@ def test_new_known_moved_and_taken_over_topics_are_told_apart_and_done_so() -> N
     done = told(finished)
     assert commits.log == [
         ("adopt", [(("new",), "new")]),
+        ("forget", 1),
         ("record", ["/la/there"]),
         ("move", [("/la/x.a", "/la/x/a"), ("/la/x.taken", "/la/x/taken")]),
     ]

@@ -67,9 +67,11 @@ def armed_at(cluster: Cluster, above: tuple[Policies, ...] = (), assume: int = 0
     return [str(one.path) for one in found]
 
 
-def only(cluster: Cluster, above: tuple[Policies, ...] = ()) -> Subject:
+def only(
+    cluster: Cluster, above: tuple[Policies, ...] = (), *, is_released: bool = True
+) -> Subject:
     (found,) = arming.subjects(cluster.snapshot, cluster.mount, above, ROOT_ID, ROOT_ID)
-    return found
+    return dataclasses.replace(found, released=is_released)
 
 
 def found(partitions: int = 2, **config: str) -> Found:
@@ -136,7 +138,7 @@ def test_a_subject_has_what_is_inherited_from_above_the_mount_and_its_own() -> N
     assert dict(one.configs) == {"retention.ms": SHORT, "flush.ms": "1"}
     assert one.partitions == 6
     place = arming.subject_at(cluster.snapshot, cluster.mount, above, one.place, ROOT_ID)
-    assert place == one
+    assert place == dataclasses.replace(one, released=False)
 
 
 # -- what follows ----------------------------------------------------------------------------------
@@ -224,20 +226,26 @@ def test_what_may_delete_data(
     assert deletes_data(name, before, after) is deletes
 
 
-def test_what_deletes_data_waits_on_a_new_basis_and_until_it_is_released() -> None:
+def test_what_deletes_data_or_cannot_be_taken_back_waits_until_the_topic_is_released() -> None:
     cluster = cluster_with_topic()
     retention(cluster, "/la", SHORT)
-    here, kafka = only(cluster), found(retention_ms=LONG)
-    held = arming.judge(here, kafka, NOTHING_PUSHED, Rules(guarded=True))
-    assert not held.calls
-    assert held.done.held == {"retention.ms"}
-    assert arming.judge(here, kafka, held.done).calls == ()
-    released = arming.judge(here, kafka, held.done, Rules(released=True))
-    assert values(released.calls) == [("retention.ms", LONG, SHORT)]
+    put(cluster, "/la", partitions=5, topic_config__flush__ms="9")
+    here, kafka = only(cluster, is_released=False), found(retention_ms=LONG)
+    for rules in (Rules(), Rules(mend=True), Rules(repeated=True)):
+        held = arming.judge(here, kafka, NOTHING_PUSHED, rules)
+        assert values(held.calls) == [("flush.ms", None, "9")]
+        assert held.done.held == {"retention.ms", "partitions"}
+        assert values(arming.judge(here, Found(held.configs, 2), held.done, rules).calls) in (
+            [],
+            [("flush.ms", "9", "9")],
+        )
+    released = arming.judge(only(cluster), Found(held.configs, 2), held.done)
+    assert values(released.calls) == [("retention.ms", LONG, SHORT), ("partitions", "2", "5")]
     assert released.done.held == frozenset()
     # Once it would not delete any more, it waits no longer.
     retention(cluster, "/la", "-1")
-    assert values(arming.judge(only(cluster), kafka, held.done).calls) == [
+    here = only(cluster, is_released=False)
+    assert values(arming.judge(here, Found(held.configs, 2), held.done).calls) == [
         ("retention.ms", LONG, "-1")
     ]
 
@@ -307,7 +315,7 @@ def test_P16_records_and_effective_policies_are_values() -> None:
     verdict = arming.judge(one, found(), NOTHING_PUSHED)
     retention(cluster, "/la", SHORT)
     (then,) = arming.subjects(before, cluster.mount, (), ROOT_ID, ROOT_ID)
-    assert then == one
+    assert dataclasses.replace(then, released=True) == one
     assert dict(one.configs) == {"retention.ms": LONG}
     maps: list[Mapping[str, object]] = [verdict.done.configs, verdict.configs]
     for each in maps:

@@ -53,11 +53,15 @@ def test_an_acknowledgement_ends_the_stop_and_allows_what_it_told() -> None:
     kept = Kept()
     kept.write(facts.pin("K1"))
     kept.write(facts.stop(Stop("gone", 7)))
-    held = kept.write(facts.allow(Stop("gone", 7)))
+    held = kept.write(facts.allow(Stop("gone", 7), kept))
     assert (held.pinned, held.stop, held.allowed) == ("K1", None, 7)
     assert kept.write(facts.forget_allowed()).allowed == 0
-    held = kept.write(facts.allow(Stop("another", 2, "K2")))
-    assert (held.pinned, held.allowed) == ("K2", 2)
+    pinnings = [facts.pinned_words(kept)]
+    for kafka_id in ("K2", "K1", "K2", "K1"):
+        held = kept.write(facts.allow(Stop("another", 2, kafka_id), kept))
+        assert (held.pinned, held.allowed) == (kafka_id, 2)
+        assert facts.pinned_words(kept) not in pinnings, "the one before is not what it was"
+        pinnings.append(facts.pinned_words(kept))
 
 
 def test_a_stop_that_cannot_be_read_is_a_stop_and_other_rubbish_is_nothing() -> None:
