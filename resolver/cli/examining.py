@@ -321,7 +321,7 @@ def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
     if kafka.waiting_count:
         yield (
             f"{where}: {units.plural(kafka.waiting_count, 'topic')} with changes that may delete "
-            f"data, after a mount, a restore or a detach: kdir arm {mount} --aspect configs"
+            f"data wait for a plan that names them: kdir arm {mount} --aspect configs"
         )
     acls = {
         "waiting for an operator or for room": kafka.acl_waiting_count,

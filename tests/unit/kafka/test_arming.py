@@ -226,28 +226,27 @@ def test_what_may_delete_data(
     assert deletes_data(name, before, after) is deletes
 
 
-def test_what_deletes_data_or_cannot_be_taken_back_waits_until_the_topic_is_released() -> None:
+@pytest.mark.parametrize("rules", [Rules(), Rules(mend=True), Rules(repeated=True)])
+def test_what_deletes_data_or_cannot_be_taken_back_waits_until_the_topic_is_released(
+    rules: Rules,
+) -> None:
     cluster = cluster_with_topic()
     retention(cluster, "/la", SHORT)
-    put(cluster, "/la", partitions=5, topic_config__flush__ms="9")
-    here, kafka = only(cluster, is_released=False), found(retention_ms=LONG)
-    for rules in (Rules(), Rules(mend=True), Rules(repeated=True)):
-        held = arming.judge(here, kafka, NOTHING_PUSHED, rules)
-        assert values(held.calls) == [("flush.ms", None, "9")]
-        assert held.done.held == {"retention.ms", "partitions"}
-        assert values(arming.judge(here, Found(held.configs, 2), held.done, rules).calls) in (
-            [],
-            [("flush.ms", "9", "9")],
-        )
-    released = arming.judge(only(cluster), Found(held.configs, 2), held.done)
+    changes = {"policies.partitions": 5, "policies.topic_config.flush.ms": "9"}
+    cluster.do(UpdateEntry(path=path("/la"), changes=changes))
+    unreleased = only(cluster, is_released=False)
+    held = arming.judge(unreleased, found(retention_ms=LONG), NOTHING_PUSHED, rules)
+    assert values(held.calls) == [("flush.ms", None, "9")]
+    assert held.done.held == {"retention.ms", "partitions"}
+    kafka = Found(held.configs, 2)
+    assert arming.judge(unreleased, kafka, held.done, rules).calls == ()
+    released = arming.judge(only(cluster), kafka, held.done, rules)
     assert values(released.calls) == [("retention.ms", LONG, SHORT), ("partitions", "2", "5")]
     assert released.done.held == frozenset()
     # Once it would not delete any more, it waits no longer.
     retention(cluster, "/la", "-1")
-    here = only(cluster, is_released=False)
-    assert values(arming.judge(here, Found(held.configs, 2), held.done).calls) == [
-        ("retention.ms", LONG, "-1")
-    ]
+    longer = arming.judge(only(cluster, is_released=False), kafka, held.done, rules)
+    assert values(longer.calls) == [("retention.ms", LONG, "-1")]
 
 
 # -- plans -----------------------------------------------------------------------------------------
