@@ -1,0 +1,283 @@
+"""Which topics are released, over a reconciler, a store and a Kafka in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+import pytest
+
+from directory.kafka import facts
+from directory.kafka.compare import Stop
+from directory.kafka.contract import Done, Outcome, Refused, Seen, Still, Unknown, Wish, always
+from directory.kafka.inheritance import basis_without_kafka
+from directory.kafka.pushed import BASIS, attention
+from directory.kafka.releases import are_kept
+from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
+from directory.namespace.entry import Kind
+from directory.namespace.keys import kafka_key
+from directory.store.base import Put, Remove
+from resolver.errors import EtagMismatch, StoreUnavailable
+from tests.reconciling import MOUNT, World, world
+from tests.unit.kafka.test_pushing import DAY, MONTH, WEEK, SlowKafka, begin_arming, retention
+
+CEILING = frozenset({"configs", "create", "delete"})
+
+
+@pytest.fixture
+def kafka() -> SlowKafka:
+    return Makes("d.a", "d.b")
+
+
+@pytest.fixture
+def here(kafka: SlowKafka, tmp_path: FilePath) -> Iterator[World]:
+    """Two topics in a directory that is armed as a whole; nothing is wished of them yet."""
+    with world(tmp_path / "s.db", lambda: kafka, ceiling=CEILING, split_on=".") as made:
+        made.sweep()
+        arm(made)
+        yield made
+
+
+class Makes(SlowKafka):
+    """Also makes topics, and says what it is told to say of that."""
+
+    answer: Outcome = Done()
+
+    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
+        outcomes = super().create(wishes, still)
+        for wish in wishes:
+            self.truth[wish.name] = dict(wish.config)
+        return {
+            name: self.answer if isinstance(one, Done) else one for name, one in outcomes.items()
+        }
+
+
+def arm(here: World, *below: str) -> None:
+    armory, where = here.reconciler.armory, MOUNT.join(below)
+    armory.arm(where, "configs", armory.plan(where, "configs").plan, timeout_seconds=0.0)
+    here.settle(1_000)
+
+
+def somebody_makes(here: World, kafka: SlowKafka, name: str, value: str = MONTH) -> None:
+    kafka.topics.pop(name, None)
+    kafka.add(name)
+    kafka.topics[name] = Seen(name, (100 + len(kafka.altered)).to_bytes(16, "big"), 1, 1)
+    kafka.truth[name] = {"retention.ms": value}
+    here.sweep()
+    here.settle(1_000)
+
+
+def value(kafka: SlowKafka, name: str) -> str | None:
+    return kafka.truth[name].get("retention.ms")
+
+
+def waits(here: World, path: str) -> bool:
+    entry_id = here.topics()[path].entry_id
+    return attention(here.replica.snapshot, entry_id) == {"retention.ms": "waiting"}
+
+
+# -- what comes later ------------------------------------------------------------------------------
+
+
+def test_a_topic_that_comes_while_a_plan_is_carried_out_is_not_one_that_it_names(
+    here: World, kafka: SlowKafka
+) -> None:
+    retention(here, WEEK)
+    here.settle(1_000)
+    retention(here, DAY, "d")
+    begin_arming(here)
+    somebody_makes(here, kafka, "d.late")
+    assert (value(kafka, "d.a"), value(kafka, "d.late")) == (DAY, MONTH)
+    assert waits(here, "d/late")
+    assert here.reconciler.status().waiting_count == 1
+    arm(here)
+    assert value(kafka, "d.late") == DAY
+    assert here.reconciler.status().waiting_count == 0
+
+
+def test_a_plan_that_would_name_other_topics_by_now_is_another_one(
+    here: World, kafka: SlowKafka
+) -> None:
+    armory = here.reconciler.armory
+    plan = armory.plan(MOUNT, "configs")
+    assert plan.calls == ()
+    somebody_makes(here, kafka, "d.late")
+    with pytest.raises(EtagMismatch, match=r"d\.late came"):
+        armory.arm(MOUNT, "configs", plan.plan)
+    retention(here, DAY)
+    here.settle(1_000)
+    assert value(kafka, "d.late") == MONTH
+
+
+def test_a_plan_that_was_not_armed_after_all_releases_nothing(
+    here: World, kafka: SlowKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    somebody_makes(here, kafka, "d.late")
+    armory = here.reconciler.armory
+
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away for a moment")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(armory, "_commit", away)
+        with pytest.raises(StoreUnavailable):
+            arm(here)
+    retention(here, DAY)
+    here.settle(1_000)
+    assert (value(kafka, "d.a"), value(kafka, "d.late")) == (DAY, MONTH)
+    arm(here)
+    assert value(kafka, "d.late") == DAY
+
+
+def test_what_kdir_made_is_released_and_what_it_may_have_made_is_not(
+    here: World, kafka: Makes
+) -> None:
+    retention(here, MONTH)
+    here.create("d/own", partitions=1, replication_factor=1)
+    here.settle(1_000)
+    kafka.answer = Unknown("no answer")
+    here.create("d/perhaps", partitions=1, replication_factor=1)
+    here.settle(1_000)
+    assert (value(kafka, "d.own"), value(kafka, "d.perhaps")) == (MONTH, MONTH)
+    retention(here, DAY)
+    here.settle(1_000)
+    assert (value(kafka, "d.own"), value(kafka, "d.perhaps")) == (DAY, MONTH)
+    assert waits(here, "d/perhaps")
+
+
+def test_a_topic_that_takes_the_place_of_one_that_was_released_is_not(
+    here: World, kafka: SlowKafka
+) -> None:
+    retention(here, DAY)
+    here.settle(1_000)
+    somebody_makes(here, kafka, "d.a")
+    assert here.states()["d/a"] == "REPLACED"
+    here.reconciler.adopt([], False, False)
+    here.settle(1_000)
+    assert here.states()["d/a"] == "ACTIVE"
+    assert value(kafka, "d.a") == MONTH
+    assert waits(here, "d/a")
+
+
+def test_a_topic_that_is_moved_below_what_another_plan_armed_waits(
+    here: World, kafka: SlowKafka
+) -> None:
+    retention(here, None)
+    here.execute(UpdateEntry(path=MOUNT, changes={"policies.manage.configs": None}))
+    somebody_makes(here, kafka, "free")
+    for name in ("e", "f"):
+        here.execute(CreateDirectory(path=MOUNT.child(name)))
+        retention(here, DAY, name)
+    arm(here, "e")
+    here.execute(MoveEntry(path=MOUNT.child("free"), new_path=MOUNT.join(("e", "free"))))
+    here.settle(1_000)
+    assert value(kafka, "free") == MONTH
+    assert waits(here, "e/free")
+    arm(here, "e")
+    assert value(kafka, "free") == DAY
+    # Named there, and not where it goes.
+    retention(here, "3600000", "f")
+    arm(here, "f")
+    here.execute(MoveEntry(path=MOUNT.join(("e", "free")), new_path=MOUNT.join(("f", "free"))))
+    here.settle(1_000)
+    assert value(kafka, "free") == DAY
+    assert waits(here, "f/free")
+
+
+# -- what it stood on ------------------------------------------------------------------------------
+
+
+def acknowledge(here: World, kafka_id: str) -> None:
+    here.writer.put_facts(facts.allow(Stop("another", 0, kafka_id), here.replica.snapshot))
+
+
+def test_a_kafka_that_is_acknowledged_was_not_what_a_plan_was_about_nor_when_it_comes_back(
+    here: World, kafka: SlowKafka
+) -> None:
+    retention(here, MONTH)
+    here.settle(1_000)
+    for kafka_id in ("another", "K"):
+        acknowledge(here, kafka_id)
+    retention(here, DAY)
+    here.settle(1_000)
+    assert {value(kafka, name) for name in ("d.a", "d.b")} == {MONTH}
+    assert here.reconciler.status().waiting_count == 2
+    # An answer of before is no new arming.
+    armory = here.reconciler.armory
+    arm(here)
+    assert {value(kafka, name) for name in ("d.a", "d.b")} == {DAY}
+    assert armory.plan(MOUNT, "configs").calls == ()
+
+
+def test_what_a_plan_stood_on_may_change_until_kafka_is_asked(
+    here: World, kafka: SlowKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retention(here, MONTH)
+    here.settle(1_000)
+    describe = kafka.describe
+    looks = [0]
+
+    def described(names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+        looks[0] += 1
+        if looks[0] == 2:  # the ids are compared once more: all is decided
+            acknowledge(here, "K")
+        return describe(names)
+
+    monkeypatch.setattr(kafka, "describe", described)
+    retention(here, DAY)
+    here.settle(1_000)
+    assert looks[0] > 2
+    assert {value(kafka, name) for name in ("d.a", "d.b")} == {MONTH}
+    assert here.reconciler.status().waiting_count == 2
+
+
+# -- records of an older version -------------------------------------------------------------------
+
+
+def made_old(here: World, basis: str) -> None:
+    """The store as a version left it that kept no releases."""
+    snapshot = here.replica.snapshot
+    ours = [*snapshot.facts(kafka_key("named/")), *snapshot.facts(kafka_key("plan/"))]
+    writes: list[Any] = [Remove(key) for key, _ in ours]
+    here.writer.put_facts([*writes, Remove(kafka_key("releases")), Put(BASIS, basis.encode())])
+    here.reconciler._resign()
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["of that basis", "of another"])
+def test_of_what_an_older_version_pushed_what_is_as_it_is_wished_is_released(
+    here: World, kafka: SlowKafka, same: bool
+) -> None:
+    retention(here, WEEK)
+    here.settle(1_000)
+    basis = basis_without_kafka(here.replica.snapshot, MOUNT) if same else "0123456789abcdef"
+    made_old(here, basis)
+    somebody_makes(here, kafka, "d.late")
+    assert are_kept(here.replica.snapshot)
+    assert here.replica.snapshot.fact(BASIS) is None
+    assert value(kafka, "d.late") == MONTH
+    retention(here, DAY)
+    here.settle(1_000)
+    assert {value(kafka, name) for name in ("d.a", "d.b")} == {DAY if same else WEEK}
+    assert value(kafka, "d.late") == MONTH
+    assert here.reconciler.status().waiting_count == (1 if same else 3)
+    # An older server that comes once more cannot make it happen again.
+    here.writer.put_facts([Put(BASIS, basis.encode())])
+    here.reconciler._resign()
+    here.sweep()
+    here.settle(1_000)
+    retention(here, "3600000")
+    here.settle(1_000)
+    assert value(kafka, "d.late") == MONTH
+
+
+def test_growth_waits_with_it(here: World, kafka: SlowKafka) -> None:
+    somebody_makes(here, kafka, "d.late")
+    here.execute(
+        UpdateEntry(
+            path=MOUNT.join(("d", "late")), kind=Kind.TOPIC, changes={"policies.partitions": 3}
+        )
+    )
+    here.settle(1_000)
+    entry_id = here.topics()["d/late"].entry_id
+    assert attention(here.replica.snapshot, entry_id) == {"partitions": "waiting"}
