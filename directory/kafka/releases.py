@@ -96,7 +96,7 @@ class Releases:
 # -- what is kept ----------------------------------------------------------------------------------
 
 
-def release_writes(plan: str, topics: Iterable[Released]) -> list[Write]:
+def release_writes(plan: str, topics: Iterable[Released]) -> list[Put]:
     """What keeps that a plan names topics. It counts once the plan is armed (``armed_plan``)."""
     return [
         Put(_named_key(one.entry_id), f"{one.topic_id.hex()} {plan}".encode()) for one in topics
