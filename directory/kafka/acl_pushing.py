@@ -219,19 +219,24 @@ class AclPusher:
         if ACLS not in self._settings.ceiling or not armed_anywhere(snapshot, ACLS):
             return {}
         named = {Resource(ResourceKind.TOPIC, one.topic.physical_name) for one in topics}
+        making = frozenset(one.topic.entry_id for one in topics)
         try:
-            return self._prepare(snapshot, named, admin)
+            return self._prepare(snapshot, named, making, admin)
         except KafkaRefused as reason:
-            survey = self._survey(snapshot)
+            survey = self._survey(snapshot, making)
             wished = named & survey.wishes.by_resource.keys()
             return {one.name: f"its ACLs wait: {reason.message}" for one in wished}
         except NotReady as reason:
             return {one.name: f"its ACLs wait: {reason.message}" for one in named}
 
     def _prepare(
-        self, snapshot: Snapshot, named: set[Resource], admin: KafkaAdmin
+        self,
+        snapshot: Snapshot,
+        named: set[Resource],
+        making: frozenset[int],
+        admin: KafkaAdmin,
     ) -> Mapping[str, str]:
-        survey = self._survey(snapshot)
+        survey = self._survey(snapshot, making)
         wished = survey.wishes.by_resource
         waits = {one.name: _UNREADABLE for one in named & wished.keys() if not wished[one].known}
         looked_at, view = self._clock(), admin.acls()
@@ -248,8 +253,9 @@ class AclPusher:
 
     # -- one round -----------------------------------------------------------------------------
 
-    def _survey(self, snapshot: Snapshot) -> AclSurvey:
-        return AclSurvey(snapshot, self._mount(), expired=self._has_expired())
+    def _survey(self, snapshot: Snapshot, making: frozenset[int] = frozenset()) -> AclSurvey:
+        expired = self._has_expired()
+        return AclSurvey(snapshot, self._mount(), expired=expired, making=making)
 
     def _has_expired(self) -> bool:
         most = self._settings.grants_max_age_seconds

@@ -69,7 +69,7 @@ class AclSurvey:
 
     Args:
         start: an entry that counts as armed, with its id, whatever it says.
-        expired: as of ``wishes``.
+        expired, making: as of ``wishes``.
     """
 
     def __init__(
@@ -80,10 +80,13 @@ class AclSurvey:
         expired: bool = False,
         start: Start | None = None,
         assume: int = 0,
+        making: frozenset[int] = frozenset(),
     ) -> None:
         self._snapshot = snapshot
         starts = [*armed_starts(snapshot), *([start] if start is not None else ())]
-        self.wishes: Wishes = wishes(snapshot, mount, starts, expired=expired, assume=assume)
+        self.wishes: Wishes = wishes(
+            snapshot, mount, starts, expired=expired, assume=assume, making=making
+        )
         self._kept = dict(kept_rows(snapshot))
 
     @property

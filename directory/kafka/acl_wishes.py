@@ -89,14 +89,16 @@ def wishes(
     *,
     expired: bool = False,
     assume: int = 0,
+    making: frozenset[int] = frozenset(),
 ) -> Wishes:
     """What is wished at and below these entries, as far as it is armed.
 
     Args:
         expired: no parent confirmed for too long what is inherited: its allows have ended.
         assume: the entry of this id counts as armed, whatever it says.
+        making: entry ids of topics that are about to be made: Kafka has just shown none.
     """
-    walk = _Walk(snapshot, mount, expired=expired, assume=assume)
+    walk = _Walk(snapshot, mount, expired=expired, assume=assume, making=making)
     for start in dict.fromkeys(starts):
         walk.go(start)
     return walk.found()
@@ -120,10 +122,19 @@ _NOTHING: Final = Wish(frozenset(), Path(()))
 
 
 class _Walk:
-    def __init__(self, snapshot: Snapshot, mount: Path, *, expired: bool, assume: int) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        mount: Path,
+        *,
+        expired: bool,
+        assume: int,
+        making: frozenset[int],
+    ) -> None:
         self._snapshot = snapshot
         self._mount = mount
         self._assume = assume
+        self._making = making
         inherited = facts.inherited_access(snapshot) or ()
         self._above = tuple(Level(one.rules, one.closed, not expired) for one in inherited)
         self._topics: dict[Resource, Wish] = {}
@@ -232,7 +243,7 @@ class _Walk:
         path = Path((*step.segments, name))
         if alone or not armed:
             self._take_patterns(levels, path)
-        wish = _standing(topic)
+        wish = _standing(topic, making=topic.entry_id in self._making)
         if wish is not None:
             known = not are_unreadable(levels)
             resource = Resource(ResourceKind.TOPIC, topic.physical_name)
@@ -258,14 +269,15 @@ def _below(step: _Step, name: str) -> Branch | None:
     return None if step.branch is None else step.branch.fan.get(f"{name}/")
 
 
-def _standing(topic: Topic) -> Wish | None:
+def _standing(topic: Topic, *, making: bool) -> Wish | None:
     """How a topic stands in Kafka, as a wish of nothing; None where it has no ACLs of ours."""
     match topic.provision:
         case Provision.ACTIVE:
             return _NOTHING
-        case Provision.PENDING if topic.provision_attempt:
+        case Provision.PENDING if making or topic.provision_attempt:
             return replace(_NOTHING, new=True)
-        case Provision.MISSING | Provision.REPLACED:
+        case Provision.PENDING | Provision.MISSING | Provision.REPLACED:
+            # Of a pending topic some ACLs may be there already while others wait: they stay.
             return replace(_NOTHING, settled=False)
         case _:
             return None

@@ -120,6 +120,8 @@ def compare(
             case Provision.PENDING:
                 create.append(one)
             case Provision.ACTIVE | Provision.MISSING | Provision.REPLACED:
+                if topic.physical_name in survey.unsettled:
+                    continue  # neither there nor gone, for the guard neither: a later look decides
                 seen = survey.topics.get(topic.physical_name)
                 if topic.provision is Provision.ACTIVE:
                     present += 1

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
@@ -51,6 +52,8 @@ class Survey:
     cluster_id: str
     topics: Mapping[str, Seen]
     """By name."""
+    unsettled: AbstractSet[str] = frozenset()
+    """Names that are not among them, and may be there all the same: made a moment ago."""
 
 
 @dataclass(frozen=True, slots=True)

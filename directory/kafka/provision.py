@@ -2,7 +2,8 @@
 
 Crash-safe: what is asked of Kafka is on record before it is asked, and what came of it is found out
 anew by whoever comes next, so every step may be the last one of a process (DESIGN §6, "Two systems,
-one truth"). Refuses to touch a topic that kdir has no attempt or no equal topic id on record for.
+one truth"). Takes a topic for its own only by an attempt that counts (``attempt.py``), and deletes
+one only by its topic id.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final, assert_never
 
 from directory.federation.facts import inherited_policies
 from directory.kafka import walk
+from directory.kafka.attempt import Attempt
 from directory.kafka.commits import Commits
 from directory.kafka.compare import Recorded, show_id
 from directory.kafka.contract import (
@@ -44,7 +46,8 @@ _LOOKS_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Metadata is asked so long after a change, again and again, until it shows it (K7)."""
 _LOOK_SECONDS: Final = 2.0
 """Kafka deletes by name: no longer after its id was compared may a topic be asked to be deleted.
-Who was paused for longer looks again, for somebody may have made another one of that name."""
+Who was paused for longer looks again, for somebody may have made another one of that name. And no
+longer after Kafka showed no such topic is an attempt recorded."""
 _SETTLING_SECONDS: Final = 60.0
 """For so long another broker may still show what was before a change of ours."""
 
@@ -58,31 +61,40 @@ class Settling:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._made: dict[str, tuple[float, Seen]] = {}
+        self._made: dict[str, float] = {}
         self._deleted: dict[bytes, float] = {}
+        self._asked: dict[str, float] = {}
 
-    def made(self, seen: Seen) -> None:
-        """A topic was made."""
-        self._made[seen.name] = (self._clock() + _SETTLING_SECONDS, seen)
+    def made(self, name: str) -> None:
+        """Notes that a topic was made."""
+        self._made[name] = self._clock() + _SETTLING_SECONDS
 
     def deleted(self, topic_id: bytes) -> None:
-        """A topic was deleted."""
+        """Notes that a topic was deleted."""
         self._deleted[topic_id] = self._clock() + _SETTLING_SECONDS
 
+    def asked(self, attempts: Iterable[str]) -> None:
+        """Notes that a request is sent for these attempts."""
+        self._asked |= dict.fromkeys(attempts, self._clock() + _SETTLING_SECONDS)
+
+    def has_asked(self, attempt: str) -> bool:
+        """True if this process sent the request of an attempt a short while ago."""
+        return self._asked.get(attempt, 0.0) > self._clock()
+
     def correct(self, survey: Survey) -> Survey:
-        """The survey as it will be once every broker knows."""
+        """Returns the survey without the topics that were deleted; what was made and is not shown
+        is neither there nor gone as far as anybody can say.
+        """
         now = self._clock()
-        self._made = {name: one for name, one in self._made.items() if one[0] > now}
+        self._made = {name: until for name, until in self._made.items() if until > now}
         self._deleted = {key: until for key, until in self._deleted.items() if until > now}
+        self._asked = {key: until for key, until in self._asked.items() if until > now}
         if not self._made and not self._deleted:
             return survey
         topics = {
             name: seen for name, seen in survey.topics.items() if seen.topic_id not in self._deleted
         }
-        for name, (_, seen) in self._made.items():
-            if seen.topic_id not in self._deleted:
-                topics.setdefault(name, seen)
-        return replace(survey, topics=topics)
+        return replace(survey, topics=topics, unsettled=self._made.keys() - topics.keys())
 
 
 def wish_of(topic: Topic, above: Sequence[Policies] = ()) -> Wish:
@@ -110,7 +122,10 @@ class Provisioner:
     """The newest snapshot: it holds what was committed before."""
     mount: Path
     settling: Settling
+    kafka_id: str
+    """The pinned one, which was compared with that of the Kafka that answers."""
     new_attempt: Callable[[], str]
+    """A random number."""
     sleep: Callable[[float], object]
     clock: Callable[[], float] = time.monotonic
     prepare: Callable[[Sequence[Recorded]], Mapping[str, str]] = lambda _: {}
@@ -144,7 +159,7 @@ class Provisioner:
                     failed.append((one, "this server's ceiling does not allow creating topics"))
                 case Refused(words):
                     failed.append((one, words))
-                case Seen() if one.topic.provision_attempt:
+                case Seen() as seen if self._is_ours(one.topic, seen):
                     ours.append(one)
                 case Seen():
                     failed.append((one, _exists(one)))
@@ -164,22 +179,38 @@ class Provisioner:
             self._wait_said(one, words)
         return list(wished)
 
+    def _is_ours(self, topic: Topic, seen: Seen) -> bool:
+        attempt = self._attempt_of(topic)
+        return attempt is not None and attempt.accounts_for(seen)
+
+    def _attempt_of(self, topic: Topic) -> Attempt | None:
+        return Attempt.counting(topic, self.latest().incarnation, self.kafka_id)
+
     def _make(
         self, absent: Sequence[Recorded]
     ) -> tuple[list[Recorded], list[tuple[Recorded, str]], list[Recorded]]:
         """Ask Kafka for topics that it does not have: (made, refused with its words, unclear)."""
-        tried_before = {one.topic.entry_id for one in absent if one.topic.provision_attempt}
-        attempted, unclear = self._attempt(absent)
-        waits = self.prepare(attempted) if attempted else {}
-        for one in attempted:
-            if words := waits.get(one.topic.physical_name):
-                self._wait_said(one, words)
-                unclear.append(one)
-        attempted = [one for one in attempted if one.topic.physical_name not in waits]
+        looked_at = self.clock()
+        waits = self.prepare(absent) if absent else {}
+        unclear = [one for one in absent if one.topic.physical_name in waits]
+        for one in unclear:
+            self._wait_said(one, waits[one.topic.physical_name])
+        self._forget_attempts(unclear)
+        ready = [one for one in absent if one.topic.physical_name not in waits]
+        if ready and self.clock() - looked_at > _LOOK_SECONDS:
+            shown = self.admin.describe([one.topic.physical_name for one in ready])
+            unclear += [one for one in ready if one.topic.physical_name in shown]
+            ready = [one for one in ready if one.topic.physical_name not in shown]
+        tried_before = {
+            one.topic.entry_id for one in ready if self._attempt_of(one.topic) is not None
+        }
+        attempted, unrecorded = self._attempt(ready)
+        unclear += unrecorded
         made: list[Recorded] = []
         refused: list[tuple[Recorded, str]] = []
         if not attempted:
             return made, refused, unclear
+        self.settling.asked(one.topic.provision_attempt for one in attempted)
         outcomes = self.admin.create([self._wish(one) for one in attempted], self.commits.check)
         for one in attempted:
             match outcomes.get(one.topic.physical_name, Unknown("no outcome")):
@@ -211,25 +242,51 @@ class Provisioner:
 
     def _attempt(self, absent: Sequence[Recorded]) -> tuple[list[Recorded], list[Recorded]]:
         """Put an attempt on record for each: (those that have it, those that have it not yet)."""
+        incarnation = self.latest().incarnation
         self.commits.record(
             [
                 TopicNews(
                     path=one.path,
                     entry_id=one.topic.entry_id,
-                    provision_attempt=self.new_attempt(),
+                    provision_attempt=Attempt.of_wish(
+                        self.new_attempt(), incarnation, self.kafka_id, self._wish(one)
+                    ).to_text(),
                 )
                 for one in absent
-                if not one.topic.provision_attempt
+                if self._attempt_of(one.topic) is None
             ]
         )
         attempted: list[Recorded] = []
         unclear: list[Recorded] = []
+        elsewhere: list[Recorded] = []
         for one in absent:
             topic = self._entry(one)
             if topic is None or topic.provision is not Provision.PENDING:
-                continue  # removed or moved meanwhile: nothing is asked of Kafka for it here
-            (attempted if topic.provision_attempt else unclear).append(Recorded(one.path, topic))
+                elsewhere.append(one)  # removed or moved meanwhile: nothing is asked for it here
+                continue
+            counts = self._attempt_of(topic) is not None
+            (attempted if counts else unclear).append(Recorded(one.path, topic))
+        self._forget_attempts(elsewhere)
         return attempted, unclear
+
+    def _forget_attempts(self, unasked: Iterable[Recorded]) -> None:
+        """Takes the attempts off the record of topics that Kafka does not show and for which
+        nothing is asked now: what comes under their names meanwhile is somebody else's.
+        """
+        news, snapshot = [], self.latest()
+        for one in unasked:
+            located = snapshot.locate(one.topic.physical_name)
+            if located is None or located.topic.entry_id != one.topic.entry_id:
+                continue
+            path = (
+                Path((*self.mount.segments, DELETED, located.name))
+                if located.relative is None
+                else Path((*self.mount.segments, *located.relative))
+            )
+            if located.topic.provision_attempt:
+                entry_id = one.topic.entry_id
+                news.append(TopicNews(path=path, entry_id=entry_id, provision_attempt=""))
+        self.commits.record(news)
 
     def _wish(self, one: Recorded) -> Wish:
         snapshot = self.latest()
@@ -263,7 +320,7 @@ class Provisioner:
         news = []
         created: list[tuple[Recorded, bytes]] = []
         for one, seen in shown:
-            self.settling.made(seen)
+            self.settling.made(seen.name)
             if one.topic.entry_id in self.created:
                 created.append((one, seen.topic_id))
             news.append(
@@ -321,6 +378,9 @@ class Provisioner:
                 case Refused(words):
                     self._tell(one, words)
                     waits.append(one)
+                case Seen() if self._shows_no_id_yet(one, seen):
+                    self._tell(one, "Kafka shows the topic without its topic id")
+                    waits.append(one)
                 case Seen():
                     if self._may_go(one, seen):
                         goes.append(one)
@@ -329,8 +389,18 @@ class Provisioner:
         self.commits.finish(gone)
         return waits + self._remove(goes, shown)
 
+    def _shows_no_id_yet(self, one: Doomed, seen: Seen) -> bool:
+        """True if the topic id that tells whether it may be deleted is still to come."""
+        may_delete = DELETE in self.ceiling and not seen.topic_id
+        topic = one.topic
+        return may_delete and bool(
+            topic.topic_id or self.settling.has_asked(topic.provision_attempt)
+        )
+
     def _may_go(self, one: Doomed, seen: Seen) -> bool:
-        """Whether this very topic may be deleted; where not, its entry is finished without."""
+        """Whether this very topic may be deleted; where not, its entry is finished without, or
+        waits until Kafka shows which topic it is.
+        """
         topic = one.topic
         if topic.topic_id and seen.topic_id and topic.topic_id != seen.topic_id:
             _log.warning(
@@ -342,14 +412,26 @@ class Provisioner:
             )
             self.commits.finish([(one.name, topic.entry_id)])
             return False
-        known = topic.topic_id and seen.topic_id
-        if DELETE in self.ceiling and (known or topic.provision_attempt):
-            return True
+        if DELETE in self.ceiling and seen.topic_id:
+            if topic.topic_id or self._made_just_now(topic, seen):
+                return True
+            _log.warning(
+                "%s was removed before its topic id was known; Kafka has a topic of that name, %s, "
+                "which somebody else may have made: it is left alone, and not adopted",
+                topic.physical_name,
+                show_id(seen.topic_id),
+            )
         # An old wish never fires alone, and without an id nobody can say that it is the same topic.
         self.commits.detach(
             one.name, topic.entry_id, topic.physical_name, seen.topic_id or topic.topic_id
         )
         return False
+
+    def _made_just_now(self, topic: Topic, seen: Seen) -> bool:
+        """True if it was removed while this process's own request to make it was under way. By the
+        record alone nobody can say so: who recorded an attempt may have died before asking.
+        """
+        return self.settling.has_asked(topic.provision_attempt) and self._is_ours(topic, seen)
 
     def _remove(self, goes: Sequence[Doomed], shown: Mapping[str, Seen | Refused]) -> list[Doomed]:
         if not goes:
@@ -367,7 +449,7 @@ class Provisioner:
         same: list[Doomed] = []
         for one in goes:
             name = one.topic.physical_name
-            as_before = name not in now or _same(now[name], shown.get(name))
+            as_before = _same(now.get(name), shown.get(name))
             (same if as_before else waits).append(one)
         try:
             outcomes = self.admin.delete([one.topic.physical_name for one in same], still)

@@ -327,6 +327,7 @@ class Reconciler:
             latest=self._latest,
             mount=mount,
             settling=term.settling,
+            kafka_id=held.pinned,
             new_attempt=lambda: secrets.token_hex(8),
             sleep=self._sleep,
             prepare=lambda topics: term.acl_pusher.prepare(topics, admin),

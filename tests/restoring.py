@@ -1,0 +1,32 @@
+"""A store's backup in memory, and putting one back as `kdir restore --replace` does.
+
+Imported as ``tests.restoring``.
+"""
+
+from __future__ import annotations
+
+import io
+
+from directory.keeping.backup import backup_of
+from directory.keeping.restore import Backup, plan_restore, restore
+from directory.store.base import Store
+from resolver.backup import BackupWriter
+
+__all__ = ["back_up", "put_back"]
+
+
+def back_up(store: Store) -> bytes:
+    """Returns a backup of a store as it is now."""
+    file = io.BytesIO()
+    writer = BackupWriter(file)
+    for message in backup_of(store):
+        writer.write(message)
+    writer.close()
+    return file.getvalue()
+
+
+def put_back(backup: bytes, address: str) -> None:
+    """Replaces what a store holds, while no server has it open, by a backup."""
+    plan = plan_restore(Backup.read(io.BytesIO(backup)), address, replace=True)
+    assert not plan.refusals, plan.refusals
+    restore(plan)

@@ -1,0 +1,439 @@
+"""Whose topic it is: what was asked of Kafka, what was not, and which removals reach its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import pytest
+
+from directory.kafka.attempt import Attempt
+from directory.kafka.contract import Done, Outcome, Seen, Still, Survey, Unknown, Wish, always
+from directory.kafka.facts import KafkaFacts
+from directory.keeping.restore import begin_new_life
+from directory.namespace.command import MoveEntry
+from directory.namespace.entry import Kind, Topic
+from directory.namespace.keys import LEVEL, detached_key
+from directory.store.base import Put
+from resolver.errors import KafkaUnavailable
+from tests.acls import arm, grant
+from tests.mortal import Crash
+from tests.reconciling import MOUNT, World, world
+from tests.restoring import back_up, put_back
+from tests.unit.kafka.test_acl_pushing import CEILING, Kafka
+
+
+class Ledger(Kafka):
+    """A Kafka that gives no topic id twice, and in which tests say what befalls a request."""
+
+    def __init__(self, *names: str) -> None:
+        self.ids = 0
+        self.away = False
+        self.kafka_id = "K"
+        self.before_create: Callable[[], None] = lambda: None
+        self.loses_answers = False
+        self.loses_requests = False
+        self.shows_ids = True
+        super().__init__(*names)
+
+    def add(self, *names: str) -> None:
+        for name in names:
+            self.ids += 1
+            self.topics[name] = Seen(name, self.ids.to_bytes(16, "big"), 1, 1)
+
+    def cluster_id(self) -> str:
+        self._answer()
+        return self.kafka_id
+
+    def survey(self) -> Survey:
+        self._answer()
+        return Survey(self.kafka_id, dict(self.topics))
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, Seen]:
+        self._answer()
+        shown = {name: self.topics[name] for name in names if name in self.topics}
+        if self.shows_ids:
+            return shown
+        return {name: replace(seen, topic_id=b"") for name, seen in shown.items()}
+
+    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
+        self.before_create()
+        self._answer()
+        if self.loses_requests:
+            return {one.name: Unknown("timed out") for one in wishes}
+        outcomes = super().create(wishes, still)
+        for one in wishes:
+            if outcomes[one.name] == Done() and one.partitions:
+                made = self.topics[one.name]
+                self.topics[one.name] = replace(made, partitions=one.partitions)
+        if self.loses_answers:
+            return {one.name: Unknown("timed out") for one in wishes}
+        return outcomes
+
+    def _answer(self) -> None:
+        if self.away:
+            raise KafkaUnavailable("nobody answers")
+
+
+@pytest.fixture
+def kafka() -> Ledger:
+    return Ledger("kept")
+
+
+@pytest.fixture
+def address(tmp_path: FilePath) -> str:
+    return f"sqlite:///{tmp_path / 'store.db'}"
+
+
+def started(folder: FilePath, kafka: Ledger, **settings: object) -> World:
+    merged: dict[str, object] = {"ceiling": CEILING, "split_on": ".", **settings}
+    made = World(folder / "store.db", lambda: kafka, **merged)
+    made.writer.put_facts([Put(LEVEL, b"3")])
+    made.sweep()
+    return made
+
+
+def topic(here: World, path: str) -> Topic:
+    return here.topics()[path]
+
+
+def put_off_by_acls(here: World, path: str) -> None:
+    """A topic that is not made, since its ACLs are more than the limit allows."""
+    grant(here, "kept", "allow alice read")
+    arm(here, "", takeover=True)
+    here.mkdir("search")
+    grant(here, "search", "allow bob read")
+    here.create(path)
+    here.reconciler.step()
+    assert topic(here, path).provision_message.startswith("its ACLs wait")
+
+
+def test_while_its_acls_wait_there_is_no_attempt_and_a_topic_that_comes_is_somebody_elses(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    here = started(tmp_path, kafka, acl_limit=1)
+    try:
+        put_off_by_acls(here, "search/clicks")
+        assert topic(here, "search/clicks").provision_attempt == ""
+        kafka.add("search.clicks")
+        here.sweep()
+        found = topic(here, "search/clicks")
+        assert found.provision.name == "FAILED"
+        assert "exists in Kafka and was not made by kdir" in found.provision_message
+        here.remove("search/clicks")
+        here.sweep()
+        here.sweep()
+        assert "search.clicks" in kafka.topics
+        assert kafka.deleted == []
+    finally:
+        here.close()
+
+
+def test_acls_that_are_there_already_stay_while_others_wait(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    from tests.acls import on
+
+    here = started(tmp_path, kafka)
+    try:
+        arm(here, "", takeover=True)
+        here.mkdir("search")
+        grant(here, "search", "deny eve read", "allow bob read")
+        (second,) = on("topic search.clicks", "allow bob read")
+        kafka.answers[second] = Unknown("nobody answered")
+        here.create("search/clicks")
+        for _ in range(3):
+            here.sweep()
+        assert kafka.bindings == on("topic search.clicks", "deny eve read")
+        assert not [one for one in kafka.order if one.startswith("- ")], "none comes and goes"
+        assert topic(here, "search/clicks").provision_attempt == ""
+        del kafka.answers[second]
+        here.settle()
+        assert here.states()["search/clicks"] == "ACTIVE"
+        assert kafka.bindings == on("topic search.clicks", "deny eve read", "allow bob read")
+    finally:
+        here.close()
+
+
+def test_a_removal_without_a_topic_id_does_not_outlive_a_restore(
+    kafka: Ledger, tmp_path: FilePath, address: str
+) -> None:
+    here = started(tmp_path, kafka)
+    here.create("x")
+    kafka.loses_requests = True
+    here.sweep()
+    assert topic(here, "x").provision_attempt
+    kafka.away = True
+    here.remove("x")
+    here.sweep()
+    backup = back_up(here.store)
+    kafka.away = False
+    here.settle()
+    assert here.nothing_left_to_reap(), "Kafka has none: nothing is left to do"
+    here.close()
+    kafka.add("x")
+    put_back(backup, address)
+    with world(tmp_path / "store.db", lambda: kafka, ceiling=CEILING) as again:
+        assert [one.physical_name for one in again.removed()] == ["x"]
+        again.sweep()
+        again.settle()
+        assert kafka.deleted == []
+        assert again.nothing_left_to_reap()
+        mark = again.replica.snapshot.fact(detached_key("x"))
+        assert mark == kafka.topics["x"].topic_id, "an operator decides: it is left out, and listed"
+        assert "x" not in again.topics()
+        (row,) = (r for r in again.reconciler.adopt([], True, False).rows if r.path is None)
+        assert (row.physical_name, row.action) == ("x", "detached")
+
+
+@pytest.mark.parametrize("by", ["restore", "new life"])
+def test_an_attempt_counts_in_the_life_of_the_store_in_which_it_was_recorded(
+    kafka: Ledger, tmp_path: FilePath, address: str, by: str
+) -> None:
+    here = started(tmp_path, kafka)
+    here.create("x")
+    kafka.loses_requests = True
+    here.sweep()
+    assert topic(here, "x").provision_attempt
+    backup = back_up(here.store)
+    here.remove("x")
+    here.close()
+    if by == "restore":
+        put_back(backup, address)
+    else:
+        with world(tmp_path / "store.db", lambda: kafka, ceiling=CEILING) as between:
+            between.create("y")
+            between.sweep()
+        begin_new_life(address)
+    name = "x" if by == "restore" else "y"
+    kafka.loses_requests = False
+    kafka.add(name)
+    with world(tmp_path / "store.db", lambda: kafka, ceiling=CEILING) as again:
+        again.settle()
+        assert topic(again, name).provision.name == "FAILED"
+        assert topic(again, name).provision_attempt == ""
+        again.remove(name)
+        again.sweep()
+        assert kafka.deleted == []
+
+
+def test_an_attempt_that_still_waits_after_a_restore_is_made_anew(
+    kafka: Ledger, tmp_path: FilePath, address: str
+) -> None:
+    here = started(tmp_path, kafka)
+    here.create("x")
+    kafka.loses_requests = True
+    here.sweep()
+    before = topic(here, "x").provision_attempt
+    backup = back_up(here.store)
+    here.create("z")
+    here.close()
+    put_back(backup, address)
+    kafka.loses_requests, kafka.loses_answers = False, True
+    with world(tmp_path / "store.db", lambda: kafka, ceiling=CEILING) as again:
+        again.settle()
+        assert topic(again, "x").provision.name == "ACTIVE"
+        assert topic(again, "x").provision_attempt != before
+
+
+def test_an_attempt_at_one_kafka_accounts_for_nothing_in_another(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    here = started(tmp_path, kafka)
+    try:
+        here.create("x")
+        kafka.loses_requests = True
+        here.sweep()
+        kafka.kafka_id, kafka.loses_requests = "other", False
+        kafka.add("x")
+        here.sweep()
+        stop = KafkaFacts.of(here.replica.snapshot).stop
+        assert stop is not None
+        here.reconciler.acknowledge(stop.text)
+        here.settle()
+        assert topic(here, "x").provision.name == "FAILED"
+    finally:
+        here.close()
+
+
+class _Dies:
+    def __init__(self, kafka: Ledger) -> None:
+        self._kafka = kafka
+
+    def __call__(self) -> None:
+        raise Crash
+
+
+def test_who_died_between_record_and_request_leaves_nothing_to_be_deleted(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    here = started(tmp_path, kafka)
+    here.create("x")
+    kafka.before_create = _Dies(kafka)
+    with pytest.raises(Crash):
+        here.sweep()
+    assert topic(here, "x").provision_attempt
+    here.remove("x")
+    here.close()
+    kafka.before_create = lambda: None
+    kafka.add("x")
+    with world(tmp_path / "store.db", lambda: kafka, ceiling=CEILING) as again:
+        again.sweep()
+        again.settle()
+        assert kafka.deleted == []
+        assert again.nothing_left_to_reap()
+
+
+def test_a_topic_that_is_otherwise_than_it_was_asked_for_is_somebody_elses(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    here = started(tmp_path, kafka)
+    here.create("x", partitions=3)
+    kafka.before_create = _Dies(kafka)
+    with pytest.raises(Crash):
+        here.sweep()
+    here.close()
+    kafka.before_create = lambda: None
+    kafka.add("x")
+    with world(tmp_path / "store.db", lambda: kafka, ceiling=CEILING) as again:
+        again.settle()
+        assert topic(again, "x").provision.name == "FAILED"
+
+
+def test_what_is_removed_while_it_is_made_goes_all_the_same(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    here = started(tmp_path, kafka)
+    try:
+        here.create("x")
+        kafka.before_create = lambda: here.remove("x")
+        here.sweep()
+        kafka.before_create = lambda: None
+        here.settle()
+        assert kafka.deleted == ["x"]
+        assert here.nothing_left_to_reap()
+    finally:
+        here.close()
+
+
+def test_a_topic_is_not_deleted_while_kafka_does_not_show_which_one_it_is(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    here = started(tmp_path, kafka)
+    try:
+        here.create("x")
+        here.settle()
+        here.remove("x")
+        kafka.shows_ids = False
+        here.sweep()
+        assert kafka.deleted == []
+        (waiting,) = here.removed()
+        assert "without its topic id" in waiting.provision_message
+        kafka.shows_ids = True
+        here.settle()
+        assert kafka.deleted == ["x"]
+    finally:
+        here.close()
+
+
+def test_what_was_moved_before_it_was_asked_for_has_no_attempt_left(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    class Moves:
+        """Right after the attempt is recorded, somebody moves the topic."""
+
+        def __init__(self, real: object) -> None:
+            self._real = real
+            self.here: World | None = None
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._real, name)
+
+        def execute(self, command: object, **options: object) -> object:
+            done = self._real.execute(command, **options)  # type: ignore[attr-defined]
+            here, self.here = self.here, None
+            if here is not None:
+                source, to = MOUNT.child("x"), MOUNT.child("y")
+                here.execute(MoveEntry(path=source, new_path=to, kind=Kind.TOPIC))
+            return done
+
+    moves: list[Moves] = []
+
+    def writer(real: object) -> Moves:
+        moves.append(Moves(real))
+        return moves[-1]
+
+    here = started(tmp_path, kafka, writer=writer)
+    try:
+        here.create("x")
+        moves[0].here = here  # the reconciler's writer
+        here.reconciler.step()
+        assert kafka.made == []
+        assert topic(here, "y").provision_attempt == ""
+        here.settle()
+        assert here.states()["y"] == "ACTIVE"
+    finally:
+        here.close()
+
+
+# -- topics made a moment ago ----------------------------------------------------------------------
+
+
+def test_a_topic_that_somebody_deleted_a_moment_after_its_making_does_not_come_back(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    here = started(tmp_path, kafka)
+    try:
+        here.create("x")
+        here.settle()
+        del kafka.topics["x"]
+        here.remove("x")
+        here.settle()
+        assert here.nothing_left_to_reap()
+        # Its sweep is due within the minute in which other brokers may not know of the topic.
+        term = here.reconciler._term
+        assert term is not None
+        term.sweeper.due = 0.0
+        here.reconciler.step()
+        assert set(here.topics()) == {"kept"}
+    finally:
+        here.close()
+
+
+def test_topics_made_a_moment_ago_are_neither_there_nor_gone_for_the_vanish_guard(
+    tmp_path: FilePath,
+) -> None:
+    kafka = Ledger(*(f"old{number}" for number in range(20)))
+    here = started(tmp_path, kafka)
+    try:
+        names = [f"t{number}" for number in range(60)]
+        for name in names:
+            here.create(name)
+        here.settle()
+        for name in names:
+            del kafka.topics[name]
+        term = here.reconciler._term
+        assert term is not None
+        term.sweeper.due = 0.0
+        here.reconciler.step()
+        assert {here.states()[name] for name in names} == {"ACTIVE"}
+        assert here.stopped == ""
+        for number in range(3):
+            del kafka.topics[f"old{number}"]
+        term.sweeper.due = 0.0
+        here.reconciler.step()
+        assert "3 of 20 topics vanished" in here.stopped
+    finally:
+        here.close()
+
+
+# -- the stored form -------------------------------------------------------------------------------
+
+
+def test_an_attempt_is_read_back_and_any_other_text_is_none() -> None:
+    for one in (Attempt("n", "i", "K", 3, 2), Attempt("n", "", "", 0, 0)):
+        assert Attempt.from_text(one.to_text()) == one
+    older = "9f86d081884c7d65"
+    for text in ("", older, "3 n i K 1 1", "2 n i K 1", "2 n i K 1 x", "2 n i K  "):
+        assert Attempt.from_text(text) is None
