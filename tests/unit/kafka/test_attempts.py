@@ -2,78 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path as FilePath
 
 import pytest
 
 from directory.kafka.attempt import Attempt
-from directory.kafka.contract import Done, Outcome, Seen, Still, Survey, Unknown, Wish, always
+from directory.kafka.contract import Unknown
 from directory.kafka.facts import KafkaFacts
 from directory.keeping.restore import begin_new_life
 from directory.namespace.command import MoveEntry
 from directory.namespace.entry import Kind, Topic
 from directory.namespace.keys import LEVEL, detached_key
 from directory.store.base import Put
-from resolver.errors import KafkaUnavailable
 from tests.acls import arm, grant
+from tests.kafka_ledger import Ledger
 from tests.mortal import Crash
 from tests.reconciling import MOUNT, World, world
 from tests.restoring import back_up, put_back
-from tests.unit.kafka.test_acl_pushing import CEILING, Kafka
-
-
-class Ledger(Kafka):
-    """A Kafka that gives no topic id twice, and in which tests say what befalls a request."""
-
-    def __init__(self, *names: str) -> None:
-        self.ids = 0
-        self.away = False
-        self.kafka_id = "K"
-        self.before_create: Callable[[], None] = lambda: None
-        self.loses_answers = False
-        self.loses_requests = False
-        self.shows_ids = True
-        super().__init__(*names)
-
-    def add(self, *names: str) -> None:
-        for name in names:
-            self.ids += 1
-            self.topics[name] = Seen(name, self.ids.to_bytes(16, "big"), 1, 1)
-
-    def cluster_id(self) -> str:
-        self._answer()
-        return self.kafka_id
-
-    def survey(self) -> Survey:
-        self._answer()
-        return Survey(self.kafka_id, dict(self.topics))
-
-    def describe(self, names: Sequence[str]) -> Mapping[str, Seen]:
-        self._answer()
-        shown = {name: self.topics[name] for name in names if name in self.topics}
-        if self.shows_ids:
-            return shown
-        return {name: replace(seen, topic_id=b"") for name, seen in shown.items()}
-
-    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
-        self.before_create()
-        self._answer()
-        if self.loses_requests:
-            return {one.name: Unknown("timed out") for one in wishes}
-        outcomes = super().create(wishes, still)
-        for one in wishes:
-            if outcomes[one.name] == Done() and one.partitions:
-                made = self.topics[one.name]
-                self.topics[one.name] = replace(made, partitions=one.partitions)
-        if self.loses_answers:
-            return {one.name: Unknown("timed out") for one in wishes}
-        return outcomes
-
-    def _answer(self) -> None:
-        if self.away:
-            raise KafkaUnavailable("nobody answers")
+from tests.unit.kafka.test_acl_pushing import CEILING
 
 
 @pytest.fixture

@@ -1,0 +1,83 @@
+"""A Kafka in memory that keeps a ledger of topic ids: who made them, and which it deleted.
+
+Imported as ``tests.kafka_ledger``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from directory.kafka.contract import Done, Outcome, Seen, Still, Survey, Unknown, Wish, always
+from resolver.errors import KafkaUnavailable
+from tests.unit.kafka.test_acl_pushing import Kafka
+
+__all__ = ["Ledger"]
+
+
+class Ledger(Kafka):
+    """A Kafka that gives no topic id twice, and in which tests say what befalls a request."""
+
+    def __init__(self, *names: str) -> None:
+        self.ids = 0
+        self.away = False
+        self.kafka_id = "K"
+        self.before_create: Callable[[], None] = lambda: None
+        self.before_delete: Callable[[], None] = lambda: None
+        self.loses_answers = False
+        self.loses_requests = False
+        self.shows_ids = True
+        self.made_ids: dict[bytes, str] = {}
+        """Of topics that kdir asked for and got, with their names."""
+        self.deleted_ids: list[bytes] = []
+        """Of topics that were deleted at kdir's request, in order."""
+        super().__init__(*names)
+
+    def add(self, *names: str) -> None:
+        for name in names:
+            self.ids += 1
+            self.topics[name] = Seen(name, self.ids.to_bytes(16, "big"), 1, 1)
+
+    def cluster_id(self) -> str:
+        self._answer()
+        return self.kafka_id
+
+    def survey(self) -> Survey:
+        self._answer()
+        return Survey(self.kafka_id, dict(self.topics))
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, Seen]:
+        self._answer()
+        shown = {name: self.topics[name] for name in names if name in self.topics}
+        if self.shows_ids:
+            return shown
+        return {name: replace(seen, topic_id=b"") for name, seen in shown.items()}
+
+    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
+        self.before_create()
+        self._answer()
+        if self.loses_requests:
+            return {one.name: Unknown("timed out") for one in wishes}
+        outcomes = super().create(wishes, still)
+        for one in wishes:
+            if outcomes[one.name] == Done():
+                made = self.topics[one.name]
+                self.made_ids[made.topic_id] = one.name
+                self.topics[one.name] = replace(made, partitions=one.partitions or 1)
+        if self.loses_answers:
+            return {one.name: Unknown("timed out") for one in wishes}
+        return outcomes
+
+    def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
+        self.before_delete()
+        self._answer()
+        still()
+        self.deleted_ids += [self.topics[name].topic_id for name in names if name in self.topics]
+        outcomes = super().delete(names, still)
+        if self.loses_answers:
+            return {name: Unknown("timed out") for name in names}
+        return outcomes
+
+    def _answer(self) -> None:
+        if self.away:
+            raise KafkaUnavailable("nobody answers")
