@@ -9,11 +9,11 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kdir.v1 import entry_pb2, resolve_pb2
+from kdir.v1 import entry_pb2, federation_pb2, resolve_pb2
 
 from directory.codec import ProtoCodec
 from directory.config import ServerConfig
@@ -22,9 +22,11 @@ from directory.federation import facts
 from directory.federation.children import Children
 from directory.federation.facts import inherited_origins
 from directory.federation.federation import Federation, Member, unix_ms
+from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.history import History
 from directory.identity.dialling import Dialling
+from directory.kafka.facts import KafkaFacts
 from directory.logs import carried
 from directory.members import Members, settle_level
 from directory.metrics.store import MeasuredStore
@@ -108,6 +110,8 @@ class Cluster:
         self._maintenance = Maintenance(
             store, self.history.index, Keeping(events=config.limits.kept_changes)
         )
+        self.beside: Callable[[], Iterable[Cluster]] = tuple
+        """The clusters that the same process hosts, whether they know each other or not."""
         self._signature: _Signature | None = None
         self.draining = False
         self._stop = threading.Event()
@@ -148,6 +152,7 @@ class Cluster:
             endpoints=self.members.endpoints,
             heartbeat_seconds=self.config.limits.heartbeat_seconds,
             feature_level=lambda: self.members.finalised,
+            kafka_claim=self.kafka_claim,
         )
 
     def _parent_link(self, member: Member) -> ParentLink | None:
@@ -175,6 +180,7 @@ class Cluster:
             lambda: self.federation.mount,
             self.server_id,
             lambda: self.unconfirmed_seconds() or 0.0,
+            self.unmanaged,
         )
 
     # -- life ------------------------------------------------------------------------------------
@@ -248,6 +254,33 @@ class Cluster:
         if unmounted:
             raise Unmounted(f"cluster {self.config.cluster} is unmounted: {unmounted}")
 
+    def kafka_claim(self) -> federation_pb2.KafkaClaim | None:
+        """Returns which Kafka this cluster is pinned to, and since when; None = none so far."""
+        if self.config.kafka is None or self.replica.state is ReplicaState.LOADING:
+            return None
+        held = KafkaFacts.of(self.replica.snapshot)
+        if not held.pinned:
+            return None
+        return federation_pb2.KafkaClaim(
+            kafka_cluster_id=held.pinned,
+            pinned_at_ms=held.pinned_at_ms,
+            cluster_id=self.cluster_id,
+            cluster=self.config.cluster,
+            mount=str(self.mount),
+        )
+
+    def unmanaged(self) -> str:
+        """Returns why nothing may be changed in this cluster's Kafka: another cluster that is known
+        here manages it; empty = this one does.
+        """
+        own = self.kafka_claim()
+        if own is None:
+            return ""
+        hosted = (one.kafka_claim() for one in self.beside())
+        others = [*self.federation.kafka_claims(), *(one for one in hosted if one is not None)]
+        manager = manager_before(own, others)
+        return "" if manager is None else why_unmanaged(manager)
+
     def link_status(self) -> LinkStatus:
         """How the link to the parent is doing."""
         if self.parent_link is None:
@@ -309,6 +342,7 @@ class Cluster:
     def _authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
         position = self.federation.position_at(snapshot)
         kafka = self.config.kafka
+        stop = KafkaFacts.of(snapshot).stop if kafka is not None else None
         return resolve_pb2.Authority(
             cluster=entry_pb2.Cluster(
                 cluster_id=self.cluster_id,
@@ -330,6 +364,7 @@ class Cluster:
             token=self.token_of(snapshot),
             revision=snapshot.revision,
             incarnation=snapshot.incarnation,
+            another_kafka=stop.text if stop is not None and stop.kafka_id else "",
         )
 
 

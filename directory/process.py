@@ -195,6 +195,7 @@ def _places(
         cluster = Cluster.open(config, partial(_endpoints, config, served.addresses), level)
         form.servers[config.cluster] = cluster.server_id
         served.clusters.append(cluster)
+        cluster.beside = lambda: served.clusters
         return cluster
 
     for key, behind in _by_listen(configs).items():

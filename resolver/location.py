@@ -56,6 +56,8 @@ class TopicLocation:
     """A directory, link or mount of the same name stands here too."""
     unconfirmed_seconds: float | None
     """The parent has not confirmed the cluster's mount for so long; None while it does."""
+    another_kafka: str = ""
+    """Another Kafka than the cluster's own answers at its address: why; empty = none was seen."""
     links: tuple[LinkStep, ...] = ()
     """The links it was reached by, outermost first."""
     resolution: resolve_pb2.Resolution = field(compare=False, repr=False)
@@ -118,6 +120,7 @@ def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()
         replication_factor=topic.replication_factor if topic is not None else 0,
         container_too=resolution.container_too,
         unconfirmed_seconds=authority.unconfirmed_seconds if unconfirmed else None,
+        another_kafka=authority.another_kafka,
         links=links,
         resolution=resolution,
         authority=authority,

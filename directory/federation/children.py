@@ -81,6 +81,7 @@ class Children:
         self._endpoints = member.endpoints
         self._server_id = member.server_id
         self._heartbeat_seconds = member.heartbeat_seconds
+        self._kafka_claim = member.kafka_claim
         self._clock = clock
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
@@ -173,7 +174,12 @@ class Children:
             parent_endpoints=self._endpoints(),
             incarnation=view.snapshot.incarnation,
             revision=view.snapshot.revision,
+            kafka_above=self._kafka_above(parent),
         )
+
+    def _kafka_above(self, parent: federation_pb2.Welcome | None) -> list[federation_pb2.KafkaClaim]:
+        own = self._kafka_claim()
+        return [*(parent.kafka_above if parent else ()), *((own,) if own is not None else ())]
 
     def _ancestors(self) -> list[str]:
         parent = self._federation.view().position.parent

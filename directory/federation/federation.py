@@ -77,6 +77,8 @@ class Member:
     heartbeat_seconds: float
     feature_level: Callable[[], int]
     """The level that is finalised in the cluster."""
+    kafka_claim: Callable[[], federation_pb2.KafkaClaim | None] = lambda: None
+    """The Kafka that the cluster is pinned to; None where it has none, or never saw one."""
 
 
 class Federation:
@@ -209,6 +211,24 @@ class Federation:
         view = self.view()
         return outside(path, view.position, view.deepest, self.parent_endpoints, self._clock_ms())
 
+    def kafka_claims(self) -> list[federation_pb2.KafkaClaim]:
+        """Returns the Kafkas that all known clusters are pinned to, and which clusters those are.
+
+        Raises:
+            NotReady
+        """
+        view = self.view()
+        parent = view.position.parent
+        claims = list(parent.kafka_above) if parent is not None else []
+        for path, one in view.rows().items():
+            if one.row.HasField("kafka"):
+                claim = federation_pb2.KafkaClaim()
+                claim.CopyFrom(one.row.kafka)
+                claim.cluster_id, claim.cluster = one.row.cluster_id, one.row.cluster
+                claim.mount = str(path)
+                claims.append(claim)
+        return claims
+
     def rows_below(self) -> list[TableRow]:
         """What the parent is told: the mounts of this cluster, and those below them."""
         view = self.view()
@@ -320,4 +340,5 @@ def _row(path: Path, mount: Mount, snapshot: Snapshot) -> federation_pb2.MountRo
         endpoints=(hello.endpoints if hello else ()) or mount.endpoints,
         topic_count=hello.topic_count if hello else 0,
         feature_level=hello.feature_level if hello else 0,
+        kafka=hello.kafka if hello is not None and hello.HasField("kafka") else None,
     )

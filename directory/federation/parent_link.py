@@ -276,6 +276,7 @@ class ParentLink:
             feature_level=self._member.feature_level(),
             incarnation=snapshot.incarnation,
             topic_count=snapshot.topic_count,
+            kafka=self._member.kafka_claim(),
         )
 
     def _speak(self, call: grpc.Call, outbox: _Outbox) -> None:
@@ -283,12 +284,13 @@ class ParentLink:
         parent that has been silent for too long.
         """
         told: list[bytes] | None = None
-        told_level = self._member.feature_level()
+        told_self = self._member.feature_level(), self._member.kafka_claim()
         started = told_at = self._clock()
         while call.is_active() and not self._stop.is_set():
             self._news.clear()
-            if self._linked and told_level != self._member.feature_level():
-                told_level = self._member.feature_level()
+            itself = self._member.feature_level(), self._member.kafka_claim()
+            if self._linked and told_self != itself:
+                told_self = itself
                 outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
             rows = self._federation.rows_below()
             may_report = self._may_report_mounts()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final
 
 from directory.kafka.commits import TopicCommits
 from directory.kafka.contract import Seen, Survey
@@ -16,6 +15,7 @@ from directory.kafka.pushed import Pushed
 from directory.namespace.command import Observed, TopicNews
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.mapping import Action, Adoption, MappingRule, plan_adoption
+from directory.namespace.plan_create import TAKEN_OVER
 from directory.namespace.snapshot import Located, Snapshot
 from resolver.path import Path
 
@@ -30,8 +30,6 @@ __all__ = [
     "plan",
     "taken_in",
 ]
-
-_TAKEN_OVER: Final = frozenset({Provision.FAILED, Provision.REPLACED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,7 @@ def _row(row: Adoption, snapshot: Snapshot, mount: Path) -> Adopted:
 
 def _takes_over(located: Located, found: Observed) -> bool:
     # A failed entry whose topic is in Kafka all the same: it was there before, or came since.
-    return located.topic.provision in _TAKEN_OVER and bool(found.partitions)
+    return located.topic.provision in TAKEN_OVER and bool(found.partitions)
 
 
 def _why_over(topic: Topic) -> str:

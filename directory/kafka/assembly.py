@@ -63,6 +63,7 @@ def reconciler_of(
     mount: Callable[[], Path],
     server_id: str,
     unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
+    unmanaged: Callable[[], str] = lambda: "",
 ) -> Reconciler:
     """The reconciler of a cluster that has a Kafka; not started.
 
@@ -95,6 +96,7 @@ def reconciler_of(
         admin,
         candidate=server_id,
         unconfirmed_seconds=unconfirmed_seconds,
+        unmanaged=unmanaged,
     )
 
 

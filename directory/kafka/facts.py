@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _PIN: Final = kafka_key("pin")
-_PINNED_ANEW: Final = kafka_key("pinned_anew")
+_PINNED_AT: Final = kafka_key("pinned-at")
 STOPPED: Final = kafka_key("stopped")
 _ALLOWED: Final = kafka_key("allowed")
 _RULES: Final = kafka_key("rules")
@@ -47,6 +47,8 @@ class KafkaFacts:
     """All of it, as of one snapshot."""
 
     pinned: str = ""
+    pinned_at_ms: int = 0
+    """Unix milliseconds; 0 = before that was recorded."""
     stop: Stop | None = None
     allowed: int = 0
     """So many topics may be gone at the next comparison: an operator acknowledged them."""
@@ -57,15 +59,16 @@ class KafkaFacts:
         """Read them. What cannot be read counts as not there, a stop as a stop."""
         return cls(
             pinned=(snapshot.fact(_PIN) or b"").decode(errors="replace"),
+            pinned_at_ms=_read_number(snapshot.fact(_PINNED_AT)),
             stop=_read_stop(snapshot.fact(STOPPED)),
             allowed=_read_number(snapshot.fact(_ALLOWED)),
             rules=_read_rules(snapshot.fact(_RULES)),
         )
 
 
-def pin(kafka_id: str) -> tuple[Write, ...]:
-    """Pin Kafka's own id."""
-    return (Put(_PIN, kafka_id.encode()),)
+def pin(kafka_id: str, at_ms: int = 0) -> tuple[Write, ...]:
+    """Pin Kafka's own id, at a Unix time in milliseconds."""
+    return (Put(_PIN, kafka_id.encode()), Put(_PINNED_AT, str(at_ms).encode()))
 
 
 def stop(reason: Stop | None) -> tuple[Write, ...]:
@@ -77,18 +80,18 @@ def stop(reason: Stop | None) -> tuple[Write, ...]:
 
 
 def pinned_words(snapshot: Facts) -> list[str]:
-    """Which Kafka is pinned, and which pinning of it this is: one that comes back after another
-    was acknowledged is pinned anew.
+    """Which Kafka is pinned, and since when: one that comes back after another was acknowledged is
+    pinned anew.
     """
-    return [(snapshot.fact(key) or b"").decode(errors="replace") for key in (_PIN, _PINNED_ANEW)]
+    return [(snapshot.fact(key) or b"").decode(errors="replace") for key in (_PIN, _PINNED_AT)]
 
 
-def allow(reason: Stop, snapshot: Facts) -> tuple[Write, ...]:
+def allow(reason: Stop, snapshot: Facts, at_ms: int = 0) -> tuple[Write, ...]:
     """An operator acknowledged a stop: go on, from what it told."""
     writes: list[Write] = [Remove(STOPPED), Put(_ALLOWED, str(reason.gone).encode())]
     if reason.kafka_id:
-        times = _read_number(snapshot.fact(_PINNED_ANEW)) + 1
-        writes += [*pin(reason.kafka_id), Put(_PINNED_ANEW, str(times).encode())]
+        # Later than before, whatever the clock says: no two pinnings are the same.
+        writes += pin(reason.kafka_id, max(at_ms, _read_number(snapshot.fact(_PINNED_AT)) + 1))
     return tuple(writes)
 
 

@@ -176,7 +176,9 @@ class Operations:
             now = f"stopped says: {held.stop.text}" if held.stop else "nothing is stopped"
             raise InvalidArgument(f"stopped: not what holds now; {now}", field="stopped")
         guard = KeyIs(facts.STOPPED, snapshot.fact(facts.STOPPED))
-        revision = self._desk.writer.put_facts(facts.allow(held.stop, snapshot), guards=(guard,))
+        revision = self._desk.writer.put_facts(
+            facts.allow(held.stop, snapshot, int(self._desk.now() * 1000)), guards=(guard,)
+        )
         _log.warning("%s: %s acknowledged: %s", self._desk.cluster, principal or "somebody", text)
         return revision
 

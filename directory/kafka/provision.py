@@ -186,6 +186,19 @@ class Provisioner:
     def _attempt_of(self, topic: Topic) -> Attempt | None:
         return Attempt.counting(topic, self.latest().incarnation, self.kafka_id)
 
+    def put_off_all(
+        self, wished: Sequence[Recorded], removed: Sequence[Doomed], words: str
+    ) -> tuple[list[Recorded], list[Doomed]]:
+        """Nothing is made and nothing deleted now, and each says why; all of it, to be tried again
+        later.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+        for one in removed:
+            self._tell(one, words)
+        return self.put_off(wished, words), list(removed)
+
     def _make(
         self, absent: Sequence[Recorded]
     ) -> tuple[list[Recorded], list[tuple[Recorded, str]], list[Recorded]]:

@@ -84,6 +84,7 @@ class Reconciler:
         candidate: by what name it stands for election; a server's id, so that others can say which.
         chance: for jitter.
         unconfirmed_seconds: for how long no parent has confirmed what is inherited.
+        unmanaged: why another cluster manages this Kafka; empty = this one does.
     """
 
     def __init__(  # noqa: PLR0913 - what it is made of, and what a test replaces
@@ -102,6 +103,7 @@ class Reconciler:
         chance: random.Random | None = None,
         candidate: str = "",
         unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
+        unmanaged: Callable[[], str] = lambda: "",
     ) -> None:
         self._cluster = cluster_name
         self._store = store
@@ -129,6 +131,7 @@ class Reconciler:
         self._sleep = sleep or self._stopping.wait
         self._chance = chance or random.Random()
         self._unconfirmed = unconfirmed_seconds
+        self._unmanaged = unmanaged
         self._candidate = candidate or f"{cluster_name}-{secrets.token_hex(4)}"
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -336,14 +339,17 @@ class Reconciler:
         # What a new topic is made with is partly inherited: "not known" is not "nothing".
         missing = missing_word(snapshot, has_parent=self._settings.has_parent)
         create = work.create
-        waits = provisioner.put_off(create, missing) if missing else provisioner.create(create)
-        later = Work(waits, provisioner.delete(work.delete))
+        if words := self._unmanaged():
+            later = Work(*provisioner.put_off_all(create, work.delete, words))
+        else:
+            waits = provisioner.put_off(create, missing) if missing else provisioner.create(create)
+            later = Work(waits, provisioner.delete(work.delete))
         term.worklist.done(self._latest(), mount, later)
 
     def _push(self, term: Term, admin: KafkaAdmin) -> None:
         """A part of what is to be pushed below armed directories."""
         held = KafkaFacts.of(self._latest())
-        if held.stop is not None or not held.pinned:
+        if held.stop is not None or not held.pinned or self._unmanaged():
             return
         for one in term.pushers:
             due = one.next_due()
@@ -356,7 +362,8 @@ class Reconciler:
         waits = term.sweeper.backlog is not None or self._operations.under_way()
         if waits and held.stop is None and held.pinned:
             due = 0.0
-        for waiting in (term.worklist.next_due(), *(one.next_due() for one in term.pushers)):
+        pushers = () if self._unmanaged() else term.pushers
+        for waiting in (term.worklist.next_due(), *(one.next_due() for one in pushers)):
             if waiting is not None and held.stop is None and held.pinned:
                 due = min(due, waiting)
         return max(0.0, max(due, term.kafka_due) - self._clock())
@@ -401,6 +408,7 @@ class Reconciler:
             return KafkaStatus(message=reason.message, ceiling=ceiling)
         term, health = self._term, self._health
         counted = counted_in(snapshot, self._census.of(snapshot), ceiling)
+        counted = replace(counted, unmanaged=self._unmanaged())
         return counted if term is None else told_by_leader(counted, term, health, self._clock())
 
     def waiting_count(self) -> int:

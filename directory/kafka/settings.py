@@ -78,3 +78,5 @@ class KafkaStatus:
     acl_waiting_count: int = 0
     acl_refused_count: int = 0
     acl_lost_count: int = 0
+    replaced_count: int = 0
+    unmanaged: str = ""

@@ -29,6 +29,7 @@ def counted_in(snapshot: Snapshot, census: Census, ceiling: tuple[str, ...]) -> 
         pending_count=census.pending,
         missing_count=census.missing,
         drift_count=census.drifting,
+        replaced_count=census.replaced,
         waiting_count=waiting,
         contested_count=contested,
         acl_count=acls.pushed,

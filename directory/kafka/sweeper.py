@@ -107,7 +107,7 @@ class Sweeper:
             return ()
         if comparison.pin:
             _log.info("%s: pinned to Kafka %s", self._cluster, comparison.pin)
-            commits.put(facts.pin(comparison.pin))
+            commits.put(facts.pin(comparison.pin, int(self._now() * 1000)))
         self._adopt(comparison.adopt, held, commits)
         commits.record(comparison.news)
         if held.allowed:

@@ -45,6 +45,7 @@ class Census:
     """Waiting for Kafka: to be made, or to go."""
     missing: int = 0
     drifting: int = 0
+    replaced: int = 0
 
 
 def recorded(snapshot: Snapshot, mount: Path, directory_id: int = ROOT_ID) -> Iterator[Recorded]:
@@ -122,11 +123,12 @@ def counting(snapshot: Snapshot, mount: Path, every: int) -> Iterator[Census]:
     """Counts the topics that stand otherwise than well: the count so far after each so many
     topics, of revision -1 while it is not whole, and at last the whole.
     """
-    waiting, missing, drifting = sum(1 for _ in doomed(snapshot)), 0, 0
+    waiting, missing, drifting, replaced = sum(1 for _ in doomed(snapshot)), 0, 0, 0
     for number, one in enumerate(recorded(snapshot, mount), start=1):
         waiting += one.topic.provision is Provision.PENDING
         missing += one.topic.provision is Provision.MISSING
+        replaced += one.topic.provision is Provision.REPLACED
         drifting += one.topic.drift_count > 0
         if number % every == 0:
-            yield Census(-1, waiting, missing, drifting)
-    yield Census(snapshot.revision, waiting, missing, drifting)
+            yield Census(-1, waiting, missing, drifting, replaced)
+    yield Census(snapshot.revision, waiting, missing, drifting, replaced)

@@ -26,12 +26,11 @@ __all__ = ["KafkaCheck"]
 
 _BATCH: Final = 500
 _MISSING: Final = (
-    "make the topic in Kafka again under this name, or remove the entry: kdir rm; many at once may "
-    "be another Kafka, or rights that are gone"
+    "remove the entry: kdir rm {path}; many at once may be another Kafka, or rights that are gone"
 )
 _REPLACED: Final = (
-    "another topic has this name by now: take it as it is with kdir adopt --topic, or remove the "
-    "entry: kdir rm"
+    "another topic has this name by now: take it as it is: kdir adopt {path} --topic {name}; or "
+    "remove the entry, which leaves that topic alone: kdir rm {path}"
 )
 _UNKNOWN: Final = "it is adopted at the next look at Kafka; kdir doctor says whether that works"
 _WISH: Final = "change it in Kafka, or wish for what Kafka has: kdir set"
@@ -162,4 +161,5 @@ def _other(one: Recorded, seen: Seen) -> Difference:
 
 
 def _difference(one: Recorded, what: str, wanted: str, found: str, advice: str) -> Difference:
-    return Difference(Between.KAFKA, str(one.path), what, wanted, found, advice)
+    words = advice.format(path=one.path, name=one.topic.physical_name)
+    return Difference(Between.KAFKA, str(one.path), what, wanted, found, words)

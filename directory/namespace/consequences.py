@@ -14,7 +14,7 @@ from typing import Final, assert_never
 
 from directory.authorization.tree import Place
 from directory.namespace.budget import Budget
-from directory.namespace.entry import Directory, Entry, Link, Mount, Topic
+from directory.namespace.entry import Directory, Entry, Link, Mount, Provision, Topic
 from directory.namespace.ground import Standing
 from directory.namespace.inheriting import Inheriting, Shown, inheriting
 from directory.namespace.plan_delete import Fate, fate_of
@@ -57,6 +57,10 @@ class Removed:
 
     deleted: int = 0
     """They go with their data."""
+    missing: int = 0
+    """Kafka does not have them: there is nothing to delete."""
+    replaced: int = 0
+    """Kafka has another topic of their name, which stays."""
     detached: int = 0
     """They stay, with their data, and no entry is theirs."""
     retired: list[str] = field(default_factory=list)
@@ -120,9 +124,11 @@ def removed(
     """What becomes of an entry's topics in Kafka when it is removed; looks at each."""
     found = Removed()
     for topic in _topics(snapshot, entry, budget, shown):
+        found.missing += topic.provision is Provision.MISSING
+        found.replaced += topic.provision is Provision.REPLACED
         match fate_of(topic, goes_in_kafka=goes_in_kafka):
             case Fate.DELETED:
-                found.deleted += 1
+                found.deleted += topic.provision is not Provision.MISSING
             case Fate.DETACHED:
                 found.detached += 1
                 continue

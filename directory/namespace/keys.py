@@ -37,7 +37,8 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/quota/<entry id, 16 hex digits>               topics or partitions came below a directory with
                                                     a quota: the change's id. Who counted before
                                                     loses the race
-    k/<name>                                        settings of the Kafka side: pin, stop
+    k/<name>                                        settings of the Kafka side: pin, when it was
+                                                    pinned, stop
     k/removal/<entry id, 16 hex digits>             of a removed directory: whether Kafka's topics
                                                     go too, and the path that it had; from level 2
                                                     on how large it was, when, and whose wish it is
@@ -59,7 +60,6 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     k/releases                                      k/named/ is kept from now on
     k/basis                                         the same as older versions kept it, for all
                                                     topics at once
-    k/pinned_anew                                   how often another Kafka was acknowledged
     l/<role>                                        who holds a role (election)
     m/<server id>                                   a live server (kdir.v1.Member), gone with it
     f/level                                         the finalised feature level, decimal; absent = 1

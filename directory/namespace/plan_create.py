@@ -33,8 +33,8 @@ from directory.namespace.ground import a_kind, enter, follow, inside, turn_back
 from directory.namespace.keys import mounted_key
 from directory.namespace.links import check_targets
 from directory.namespace.mounted import claim_of
-from directory.namespace.quotas import counts_of
-from directory.namespace.room import check_own, check_room
+from directory.namespace.quotas import Amount, counts_of
+from directory.namespace.room import Arrivals, check_own, check_room
 from directory.namespace.snapshot import Node
 from resolver.errors import (
     AlreadyExists,
@@ -58,6 +58,8 @@ __all__ = [
 _SHOWN_MOUNTS = 5
 _MOST_PARTITIONS = 2**31 - 1
 _MOST_REPLICAS = 2**15 - 1
+TAKEN_OVER = frozenset({Provision.FAILED, Provision.REPLACED})
+"""Entries that an operator's adoption lets take the topic which Kafka has under their name."""
 _WAITS = "waits: this server's ceiling does not let kdir create topics in Kafka"
 
 
@@ -99,6 +101,9 @@ def create_topic(draft: Draft, command: CreateTopic) -> Plan:
     """A topic: its entry and its wish; Kafka follows."""
     relative, parent = _place(draft, command.path)
     name = relative[-1]
+    standing = draft.snapshot.topic(parent.entry_id, name)
+    if standing is not None and _takes_over(standing, command):
+        return _take_over(draft, command, parent, standing)
     check_free(draft, parent, name, Kind.TOPIC, command.path)
     check_policies(command.policies)
     _check_size("topic.partitions", command.partitions, _MOST_PARTITIONS)
@@ -149,6 +154,50 @@ def _wished_topic(
         # No attempt yet: the reconciler records one right before it asks Kafka. Set here, it would
         # make a topic that was in Kafka all along look like ours.
     )
+
+
+def _takes_over(standing: Topic, command: CreateTopic) -> bool:
+    """True if adopting means that the entry which stands there takes Kafka's topic as it is: one
+    whose topic was replaced in Kafka, or that kdir could not make because Kafka had it.
+    """
+    observed = command.adopt_existing
+    return (
+        observed is not None
+        and observed.physical_name == standing.physical_name
+        and standing.provision in TAKEN_OVER
+    )
+
+
+def _take_over(draft: Draft, command: CreateTopic, parent: Node, standing: Topic) -> Plan:
+    """The entry keeps its id, its grants and its policies; the request may set none."""
+    observed = command.adopt_existing
+    assert observed is not None  # noqa: S101 - for the type checker; the caller has looked
+    if command.policies != NO_POLICIES:
+        raise AlreadyExists(
+            f"{command.path} exists already and keeps its policies when it takes the topic that "
+            f"Kafka has: adopt it without any, then change them",
+            path=command.path,
+        )
+    rules.check_writable(draft, parent, standing.policies)
+    draft.expect_way(parent)
+    taken = replace(
+        draft.stamped(standing),
+        topic_id=observed.topic_id,
+        partitions=observed.partitions,
+        replication_factor=observed.replication_factor,
+        provision=Provision.ACTIVE,
+        provision_message="",
+        provision_attempt="",
+        adopted=True,
+        observed_config=observed.config,
+    )
+    more = counts_of(taken).partitions - counts_of(standing).partitions
+    if more > 0:  # Kafka has them, whatever quotas say
+        arrivals = Arrivals(draft)
+        arrivals.add(parent, Amount(0, more))
+        arrivals.mark()
+    draft.update(parent.entry_id, command.path.name, standing, taken, command.path)
+    return draft.finish(taken, command.path)
 
 
 def _adopted_topic(draft: Draft, command: CreateTopic) -> Topic:

@@ -48,6 +48,7 @@ __all__ = [
     "delete_entry",
     "deleted_name",
     "fate_of",
+    "is_deleted_in_kafka",
     "let_go",
 ]
 
@@ -71,6 +72,12 @@ def fate_of(topic: Topic, *, goes_in_kafka: bool) -> Fate:
     if topic.provision is Provision.ACTIVE:
         return Fate.DETACHED
     return Fate.FORGOTTEN if topic.provision is Provision.FAILED else Fate.RETIRED
+
+
+def is_deleted_in_kafka(topic: Topic, *, goes_in_kafka: bool) -> bool:
+    """True if removing the entry deletes a topic that Kafka has, as far as is on record."""
+    fate = fate_of(topic, goes_in_kafka=goes_in_kafka)
+    return fate is Fate.DELETED and topic.provision is not Provision.MISSING
 
 
 def deleted_name(entry_id: int) -> str:

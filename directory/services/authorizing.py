@@ -87,6 +87,7 @@ def _check(sight: Sight, command: Command) -> None:
             _may_create(sight, path, len(path.segments))
         case CreateDirectory() | CreateTopic() | CreateLink() | CreateMount():
             _may_create(sight, command.path, 1)
+            _may_take_over(sight, command)
         case UpdateEntry(path=path, kind=kind, changes=changes):
             kind = kind_there(sight, path, kind)
             for operation in _needed(tuple(changes)):
@@ -109,6 +110,19 @@ def _check(sight: Sight, command: Command) -> None:
                 require_directory(sight, new_path.parent, (Operation.ALTER, Operation.CREATE))
         case _:
             raise TypeError(f"no caller's command: {command}")
+
+
+def _may_take_over(sight: Sight, command: Command) -> None:
+    """Adopting by path changes the topic entry that stands there, if one does."""
+    if not isinstance(command, CreateTopic) or command.adopt_existing is None:
+        return
+    mount = sight.access.mount
+    if not mount.is_prefix_of(command.path) or command.path == mount:
+        return  # planning says why not
+    relative = command.path.below(mount)
+    parent_id = sight.snapshot.find_directory(relative[:-1])
+    if parent_id is not None and sight.snapshot.topic(parent_id, relative[-1]) is not None:
+        sight.require(Operation.ALTER, command.path, kind=Kind.TOPIC)
 
 
 def _needed(fields: Collection[str]) -> tuple[Operation, ...]:

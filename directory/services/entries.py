@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
 
@@ -20,6 +20,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Provision, Topic
+from directory.namespace.plan_delete import is_deleted_in_kafka
 from directory.namespace.snapshot import Snapshot
 from directory.services import listing
 from directory.services.answers import Answers, kind_of
@@ -308,6 +309,10 @@ class DirectoryService(Service):
             directory_count=written.plan.directory_count,
             kafka_topics_deleted=deletes and written.plan.topic_count > 0,
         )
+        removed = written.plan.entry
+        if isinstance(removed, Topic):
+            response.provision = cast("entry_pb2.Provision", removed.provision.value)
+            response.kafka_topics_deleted = is_deleted_in_kafka(removed, goes_in_kafka=deletes)
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if request.validate_only:
             fill_plan(

@@ -160,6 +160,7 @@ class _Telling:
             shown=self._shown,
         )
         out.entries.kafka_deleted, out.entries.kafka_detached = found.deleted, found.detached
+        out.entries.kafka_missing, out.entries.kafka_replaced = found.missing, found.replaced
         out.retired_names.extend(found.retired)
         out.retired_names_omitted = found.retired_count - len(found.retired)
 

@@ -39,6 +39,7 @@ def _doctor(session: Session, arguments: Arguments) -> int:
         looks += _look(session, _unseen(looks, _known(session, named)))
         looks += _look(session, _unseen(looks, [one for look in looks for one in _siblings(look)]))
     problems = [problem for look in looks for problem in _problems(look)]
+    problems += _shared(looks)
     out = session.out
     if out.structured:
         for server, status in looks:
@@ -240,10 +241,13 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
     kafka = status.kafka
     if kafka.stopped:
         return Styled("stopped", "bad")
+    if kafka.unmanaged:
+        return Styled("unmanaged", "bad")
     if kafka.leader and not kafka.reachable:
         return Styled("away", "bad")
     counts = {
-        "pending": kafka.pending_count, "missing": kafka.missing_count, "drift": kafka.drift_count,
+        "pending": kafka.pending_count, "missing": kafka.missing_count,
+        "replaced": kafka.replaced_count, "drift": kafka.drift_count,
         "waiting": kafka.waiting_count, "contested": kafka.contested_count,
         "ACLs waiting": kafka.acl_waiting_count, "ACLs refused": kafka.acl_refused_count,
         "ACLs removed": kafka.acl_lost_count,
@@ -309,15 +313,42 @@ def _problems(look: _Look) -> Iterator[str]:
         if status.kafka.stopped:
             mount = status.authority.cluster.mount
             yield f"{where}: stopped: {status.kafka.stopped}; kdir ack {mount}"
+        elif status.kafka.unmanaged:
+            yield f"{where}: {status.kafka.unmanaged}"
         elif status.kafka.leader and not status.kafka.reachable:
             yield f"{where}: Kafka does not answer: {status.kafka.message}"
         yield from _attended(where, status)
     yield from _set_aside(where, status)
 
 
+def _shared(looks: Sequence[_Look]) -> Iterator[str]:
+    """Clusters with one Kafka that do not know of each other: where they do, one says so itself."""
+    by_kafka: dict[str, dict[str, str]] = {}
+    settled: set[str] = set()
+    for _, status in looks:
+        if isinstance(status, KdirError) or not status.kafka.pinned_cluster_id:
+            continue
+        kafka, cluster = status.kafka, status.authority.cluster
+        by_kafka.setdefault(kafka.pinned_cluster_id, {})[cluster.cluster_id] = cluster.mount
+        if kafka.unmanaged:
+            settled.add(kafka.pinned_cluster_id)
+    for kafka_id, clusters in by_kafka.items():
+        if len(clusters) > 1 and kafka_id not in settled:
+            yield (
+                f"{' and '.join(sorted(clusters.values()))} have one Kafka, {kafka_id}, and do not "
+                f"know of each other: give each a Kafka of its own"
+            )
+
+
 def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
     """What kdir does not push to Kafka before somebody has looked."""
     kafka, mount = status.kafka, status.authority.cluster.mount
+    if kafka.replaced_count:
+        yield (
+            f"{where}: {units.plural(kafka.replaced_count, 'topic')} replaced in Kafka by others "
+            f"of the same name: kdir effective --diff {mount} names them; kdir adopt PATH --topic "
+            f"NAME takes one as it is, kdir rm PATH leaves it alone"
+        )
     if kafka.waiting_count:
         yield (
             f"{where}: {units.plural(kafka.waiting_count, 'topic')} with changes that may delete "

@@ -99,6 +99,10 @@ def _entries(plan: access_pb2.ChangePlan) -> str:
         parts.append(f"{units.plural(entries.kafka_deleted, 'topic')} deleted in Kafka with data")
     if entries.kafka_detached:
         parts.append(f"{units.plural(entries.kafka_detached, 'topic')} left in Kafka")
+    if entries.kafka_missing:
+        parts.append(f"{units.plural(entries.kafka_missing, 'topic')} not in Kafka any more")
+    if entries.kafka_replaced:
+        parts.append(f"{units.plural(entries.kafka_replaced, 'topic')} replaced in Kafka and left")
     least = "at least " if plan.at_least else ""
     return least + (", ".join(parts) or "nothing")
 

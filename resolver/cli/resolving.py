@@ -127,6 +127,8 @@ def _record(found: TopicLocation) -> dict[str, Any]:
     }
     if found.unconfirmed_seconds is not None:
         record["unconfirmed_seconds"] = found.unconfirmed_seconds
+    if found.another_kafka:
+        record["another_kafka"] = found.another_kafka
     if found.effective is not None:
         record["effective"] = plain(found.effective)
     return record
@@ -225,6 +227,8 @@ def _caveats(session: Session, found: TopicLocation) -> None:
             f"{units.age(found.unconfirmed_seconds)}",
             "warn",
         )
+    if found.another_kafka:
+        session.out.note(f"{found.path}: {found.another_kafka}", "warn")
 
 
 # -- which ---------------------------------------------------------------------------------------

@@ -226,12 +226,40 @@ def _what_goes(where: Place, kind: str, answer: directory_pb2.DeleteEntryRespons
         inside += [units.plural(below, "directory", "directories")] if below else []
         parts.append(f"with {' and '.join(inside)} below it" if inside else "which is empty")
     if topics:
-        parts.append(
-            "with its data in Kafka"
-            if answer.kafka_topics_deleted
-            else "while Kafka keeps its topics and their data"
-        )
+        parts.append(_in_kafka(answer))
     return ", ".join(parts)
+
+
+def _in_kafka(answer: directory_pb2.DeleteEntryResponse) -> str:
+    """What becomes of the Kafka side."""
+    from kdir.v1 import entry_pb2
+
+    entries = answer.plan.entries  # only of a plan
+    match answer.provision:
+        case entry_pb2.PROVISION_MISSING:
+            return "which Kafka does not have any more: nothing is deleted there"
+        case entry_pb2.PROVISION_REPLACED:
+            return "while Kafka keeps the other topic that has its name by now"
+        case entry_pb2.PROVISION_FAILED:
+            return "which kdir has not made in Kafka: nothing is deleted there"
+        case entry_pb2.PROVISION_PENDING if not answer.kafka_topics_deleted:
+            return "which was not made in Kafka yet"
+        case entry_pb2.PROVISION_UNSPECIFIED if answer.kafka_topics_deleted:
+            # A directory, or an older server.
+            but = [
+                f"{units.count(number)} {what}"
+                for number, what in (
+                    (entries.kafka_missing, "not there any more"),
+                    (entries.kafka_replaced, "replaced, which stay"),
+                )
+                if number
+            ]
+            kept = f" ({', '.join(but)})" if but else ""
+            return f"with the data that Kafka has of them{kept}"
+        case _ if answer.kafka_topics_deleted:
+            return "with its data in Kafka"
+        case _:
+            return "while Kafka keeps its topics and their data"
 
 
 # -- mv ------------------------------------------------------------------------------------------

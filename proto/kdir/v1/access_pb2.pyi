@@ -284,7 +284,7 @@ class ChangePlan(_message.Message):
     def __init__(self, entries: _Optional[_Union[ChangedEntries, _Mapping]] = ..., access: _Optional[_Iterable[_Union[AccessChange, _Mapping]]] = ..., access_omitted: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ..., kafka_calls: _Optional[_Iterable[_Union[_policies_pb2.KafkaCall, _Mapping]]] = ..., kafka_calls_omitted: _Optional[int] = ..., quotas: _Optional[_Iterable[_Union[PassedQuota, _Mapping]]] = ..., retired_names: _Optional[_Iterable[str]] = ..., retired_names_omitted: _Optional[int] = ..., at_least: _Optional[bool] = ...) -> None: ...
 
 class ChangedEntries(_message.Message):
-    __slots__ = ("directories", "topics", "links", "mounts", "entries_with_grants", "kafka_deleted", "kafka_detached")
+    __slots__ = ("directories", "topics", "links", "mounts", "entries_with_grants", "kafka_deleted", "kafka_detached", "kafka_missing", "kafka_replaced")
     DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
@@ -292,6 +292,8 @@ class ChangedEntries(_message.Message):
     ENTRIES_WITH_GRANTS_FIELD_NUMBER: _ClassVar[int]
     KAFKA_DELETED_FIELD_NUMBER: _ClassVar[int]
     KAFKA_DETACHED_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_MISSING_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_REPLACED_FIELD_NUMBER: _ClassVar[int]
     directories: int
     topics: int
     links: int
@@ -299,7 +301,9 @@ class ChangedEntries(_message.Message):
     entries_with_grants: int
     kafka_deleted: int
     kafka_detached: int
-    def __init__(self, directories: _Optional[int] = ..., topics: _Optional[int] = ..., links: _Optional[int] = ..., mounts: _Optional[int] = ..., entries_with_grants: _Optional[int] = ..., kafka_deleted: _Optional[int] = ..., kafka_detached: _Optional[int] = ...) -> None: ...
+    kafka_missing: int
+    kafka_replaced: int
+    def __init__(self, directories: _Optional[int] = ..., topics: _Optional[int] = ..., links: _Optional[int] = ..., mounts: _Optional[int] = ..., entries_with_grants: _Optional[int] = ..., kafka_deleted: _Optional[int] = ..., kafka_detached: _Optional[int] = ..., kafka_missing: _Optional[int] = ..., kafka_replaced: _Optional[int] = ...) -> None: ...
 
 class AccessChange(_message.Message):
     __slots__ = ("principal", "host", "resource_kind", "resource_name", "path", "kind", "gained", "lost")

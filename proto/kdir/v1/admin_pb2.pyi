@@ -157,7 +157,7 @@ class ParentStatus(_message.Message):
     def __init__(self, configured: _Optional[bool] = ..., linked: _Optional[bool] = ..., message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., last_heard_seconds: _Optional[float] = ..., unmounted: _Optional[bool] = ..., standby: _Optional[bool] = ..., detached: _Optional[str] = ..., untold: _Optional[str] = ...) -> None: ...
 
 class KafkaStatus(_message.Message):
-    __slots__ = ("pinned_cluster_id", "seen_cluster_id", "reachable", "message", "last_sweep_seconds", "ceiling", "stopped", "pending_count", "missing_count", "drift_count", "leader", "waiting_count", "contested_count", "acl_count", "acl_waiting_count", "acl_refused_count", "acl_lost_count")
+    __slots__ = ("pinned_cluster_id", "seen_cluster_id", "reachable", "message", "last_sweep_seconds", "ceiling", "stopped", "pending_count", "missing_count", "drift_count", "leader", "waiting_count", "contested_count", "acl_count", "acl_waiting_count", "acl_refused_count", "acl_lost_count", "replaced_count", "unmanaged")
     PINNED_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SEEN_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     REACHABLE_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +175,8 @@ class KafkaStatus(_message.Message):
     ACL_WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
     ACL_REFUSED_COUNT_FIELD_NUMBER: _ClassVar[int]
     ACL_LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNMANAGED_FIELD_NUMBER: _ClassVar[int]
     pinned_cluster_id: str
     seen_cluster_id: str
     reachable: bool
@@ -192,7 +194,9 @@ class KafkaStatus(_message.Message):
     acl_waiting_count: int
     acl_refused_count: int
     acl_lost_count: int
-    def __init__(self, pinned_cluster_id: _Optional[str] = ..., seen_cluster_id: _Optional[str] = ..., reachable: _Optional[bool] = ..., message: _Optional[str] = ..., last_sweep_seconds: _Optional[float] = ..., ceiling: _Optional[_Iterable[str]] = ..., stopped: _Optional[str] = ..., pending_count: _Optional[int] = ..., missing_count: _Optional[int] = ..., drift_count: _Optional[int] = ..., leader: _Optional[bool] = ..., waiting_count: _Optional[int] = ..., contested_count: _Optional[int] = ..., acl_count: _Optional[int] = ..., acl_waiting_count: _Optional[int] = ..., acl_refused_count: _Optional[int] = ..., acl_lost_count: _Optional[int] = ...) -> None: ...
+    replaced_count: int
+    unmanaged: str
+    def __init__(self, pinned_cluster_id: _Optional[str] = ..., seen_cluster_id: _Optional[str] = ..., reachable: _Optional[bool] = ..., message: _Optional[str] = ..., last_sweep_seconds: _Optional[float] = ..., ceiling: _Optional[_Iterable[str]] = ..., stopped: _Optional[str] = ..., pending_count: _Optional[int] = ..., missing_count: _Optional[int] = ..., drift_count: _Optional[int] = ..., leader: _Optional[bool] = ..., waiting_count: _Optional[int] = ..., contested_count: _Optional[int] = ..., acl_count: _Optional[int] = ..., acl_waiting_count: _Optional[int] = ..., acl_refused_count: _Optional[int] = ..., acl_lost_count: _Optional[int] = ..., replaced_count: _Optional[int] = ..., unmanaged: _Optional[str] = ...) -> None: ...
 
 class MappingRule(_message.Message):
     __slots__ = ("match", "split_on", "into", "strip_prefix", "ignore")

@@ -152,20 +152,22 @@ class DeleteEntryRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., recursive: _Optional[bool] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class DeleteEntryResponse(_message.Message):
-    __slots__ = ("authority", "token", "topic_count", "directory_count", "kafka_topics_deleted", "plan")
+    __slots__ = ("authority", "token", "topic_count", "directory_count", "kafka_topics_deleted", "plan", "provision")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_COUNT_FIELD_NUMBER: _ClassVar[int]
     KAFKA_TOPICS_DELETED_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    PROVISION_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     token: str
     topic_count: int
     directory_count: int
     kafka_topics_deleted: bool
     plan: _access_pb2.ChangePlan
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., token: _Optional[str] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., kafka_topics_deleted: _Optional[bool] = ..., plan: _Optional[_Union[_access_pb2.ChangePlan, _Mapping]] = ...) -> None: ...
+    provision: _entry_pb2.Provision
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., token: _Optional[str] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., kafka_topics_deleted: _Optional[bool] = ..., plan: _Optional[_Union[_access_pb2.ChangePlan, _Mapping]] = ..., provision: _Optional[_Union[_entry_pb2.Provision, str]] = ...) -> None: ...
 
 class MoveEntryRequest(_message.Message):
     __slots__ = ("path", "kind", "new_path", "leave_link", "etag", "request_id", "validate_only", "token")

@@ -35,7 +35,7 @@ class LinkResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., mount_table: _Optional[_Union[MountTable, _Mapping]] = ..., inherited: _Optional[_Union[Inherited, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., remounted: _Optional[_Union[Welcome, _Mapping]] = ..., unmounted: _Optional[_Union[Unmounted, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("cluster_id", "cluster", "mount", "epoch", "endpoints", "feature_level", "incarnation", "topic_count")
+    __slots__ = ("cluster_id", "cluster", "mount", "epoch", "endpoints", "feature_level", "incarnation", "topic_count", "kafka")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     MOUNT_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class Hello(_message.Message):
     FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     cluster: str
     mount: str
@@ -52,10 +53,25 @@ class Hello(_message.Message):
     feature_level: int
     incarnation: str
     topic_count: int
-    def __init__(self, cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., feature_level: _Optional[int] = ..., incarnation: _Optional[str] = ..., topic_count: _Optional[int] = ...) -> None: ...
+    kafka: KafkaClaim
+    def __init__(self, cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., feature_level: _Optional[int] = ..., incarnation: _Optional[str] = ..., topic_count: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ...) -> None: ...
+
+class KafkaClaim(_message.Message):
+    __slots__ = ("kafka_cluster_id", "pinned_at_ms", "cluster_id", "cluster", "mount")
+    KAFKA_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    PINNED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    MOUNT_FIELD_NUMBER: _ClassVar[int]
+    kafka_cluster_id: str
+    pinned_at_ms: int
+    cluster_id: str
+    cluster: str
+    mount: str
+    def __init__(self, kafka_cluster_id: _Optional[str] = ..., pinned_at_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("mount", "epoch", "parent_cluster_id", "parent_cluster", "parent_mount", "ancestor_cluster_ids", "parent_endpoints", "incarnation", "revision")
+    __slots__ = ("mount", "epoch", "parent_cluster_id", "parent_cluster", "parent_mount", "ancestor_cluster_ids", "parent_endpoints", "incarnation", "revision", "kafka_above")
     MOUNT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PARENT_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +81,7 @@ class Welcome(_message.Message):
     PARENT_ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_ABOVE_FIELD_NUMBER: _ClassVar[int]
     mount: str
     epoch: int
     parent_cluster_id: str
@@ -74,7 +91,8 @@ class Welcome(_message.Message):
     parent_endpoints: _containers.RepeatedScalarFieldContainer[str]
     incarnation: str
     revision: int
-    def __init__(self, mount: _Optional[str] = ..., epoch: _Optional[int] = ..., parent_cluster_id: _Optional[str] = ..., parent_cluster: _Optional[str] = ..., parent_mount: _Optional[str] = ..., ancestor_cluster_ids: _Optional[_Iterable[str]] = ..., parent_endpoints: _Optional[_Iterable[str]] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+    kafka_above: _containers.RepeatedCompositeFieldContainer[KafkaClaim]
+    def __init__(self, mount: _Optional[str] = ..., epoch: _Optional[int] = ..., parent_cluster_id: _Optional[str] = ..., parent_cluster: _Optional[str] = ..., parent_mount: _Optional[str] = ..., ancestor_cluster_ids: _Optional[_Iterable[str]] = ..., parent_endpoints: _Optional[_Iterable[str]] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., kafka_above: _Optional[_Iterable[_Union[KafkaClaim, _Mapping]]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("topic_count", "endpoints", "revision")
@@ -93,7 +111,7 @@ class MountTable(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[_Union[MountRow, _Mapping]]] = ...) -> None: ...
 
 class MountRow(_message.Message):
-    __slots__ = ("mount", "cluster_id", "cluster", "epoch", "endpoints", "age_seconds", "topic_count", "linked", "feature_level")
+    __slots__ = ("mount", "cluster_id", "cluster", "epoch", "endpoints", "age_seconds", "topic_count", "linked", "feature_level", "kafka")
     MOUNT_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +121,7 @@ class MountRow(_message.Message):
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     LINKED_FIELD_NUMBER: _ClassVar[int]
     FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_FIELD_NUMBER: _ClassVar[int]
     mount: str
     cluster_id: str
     cluster: str
@@ -112,7 +131,8 @@ class MountRow(_message.Message):
     topic_count: int
     linked: bool
     feature_level: int
-    def __init__(self, mount: _Optional[str] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., age_seconds: _Optional[float] = ..., topic_count: _Optional[int] = ..., linked: _Optional[bool] = ..., feature_level: _Optional[int] = ...) -> None: ...
+    kafka: KafkaClaim
+    def __init__(self, mount: _Optional[str] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., age_seconds: _Optional[float] = ..., topic_count: _Optional[int] = ..., linked: _Optional[bool] = ..., feature_level: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ...) -> None: ...
 
 class Inherited(_message.Message):
     __slots__ = ("levels", "revision", "incarnation", "ancestors", "basis", "mount", "epoch")

@@ -1,0 +1,39 @@
+"""Which cluster of a federation manages a Kafka that several are pinned to; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kdir.v1 import federation_pb2
+
+__all__ = ["manager_before", "why_unmanaged"]
+
+
+def manager_before(
+    own: federation_pb2.KafkaClaim, others: Iterable[federation_pb2.KafkaClaim]
+) -> federation_pb2.KafkaClaim | None:
+    """Returns the claim that goes before a cluster's own: of another cluster that was pinned to the
+    same Kafka first, and of those with the same time the one with the lowest cluster id.
+    """
+    earlier = [
+        one
+        for one in others
+        if one.kafka_cluster_id == own.kafka_cluster_id
+        and one.cluster_id != own.cluster_id
+        and _order(one) < _order(own)
+    ]
+    return min(earlier, key=_order, default=None)
+
+
+def _order(claim: federation_pb2.KafkaClaim) -> tuple[int, str]:
+    return claim.pinned_at_ms, claim.cluster_id
+
+
+def why_unmanaged(manager: federation_pb2.KafkaClaim) -> str:
+    """Returns why a cluster changes nothing in its Kafka, for people."""
+    where = f" at {manager.mount}" if manager.mount else ""
+    return (
+        f"Kafka {manager.kafka_cluster_id} is managed by cluster {manager.cluster}{where} "
+        f"({manager.cluster_id}), which was pinned to it first: nothing is changed in it from "
+        f"here; give this cluster a Kafka of its own, or unmount one of the two"
+    )

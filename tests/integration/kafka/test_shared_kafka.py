@@ -1,0 +1,68 @@
+"""Two clusters of a federation in front of one Kafka: the first that was pinned manages it."""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+
+import pytest
+from kdir.v1 import entry_pb2
+
+from deploy.local.kafka import KafkaBroker
+from directory.kafka.admin import ConfluentAdmin
+from tests.federation import Federation, Server, eventually
+from tests.kafka_clients import kdir
+from tests.reconciling import in_kafka, make
+
+
+@pytest.fixture
+def kafka(broker: KafkaBroker) -> ConfluentAdmin:
+    return ConfluentAdmin([broker.bootstrap])
+
+
+def wish(server: Server, path: str) -> None:
+    entry = entry_pb2.Entry(topic=entry_pb2.Topic())
+    server.entries("CreateEntry", path=path, entry=entry)
+
+
+def topic(server: Server, path: str) -> entry_pb2.Topic:
+    found: entry_pb2.Topic = server.entries("GetEntry", path=path).entry.topic
+    return found
+
+
+def test_the_second_cluster_of_a_kafka_changes_nothing_in_it_until_it_is_alone(
+    broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
+) -> None:
+    settings = {
+        "bootstrap": [broker.bootstrap],
+        "ceiling": ["create", "delete"],
+        "sweep_seconds": 0.5,
+    }
+    make(kafka, "kept")
+    with Federation(tmp_path) as federation:
+        root = federation.start("/")
+        first = federation.join("/a", "/", kafka=settings)
+        eventually(lambda: first.status().kafka.pinned_cluster_id)
+        second = federation.join("/b", "/", kafka=settings)
+        words = eventually(lambda: second.status().kafka.unmanaged)
+        assert broker.cluster_id in words
+        assert f"at /a ({first.cluster_id})" in words
+        assert first.status().kafka.unmanaged == ""
+
+        wish(first, "/a/mine")
+        eventually(lambda: topic(first, "/a/mine").provision == entry_pb2.PROVISION_ACTIVE)
+        wish(second, "/b/theirs")
+        second.entries("DeleteEntry", path="/b/kept")
+        eventually(lambda: topic(second, "/b/theirs").provision_message == words)
+        assert topic(second, "/b/theirs").provision == entry_pb2.PROVISION_PENDING
+        assert topic(second, "/b/theirs").provision_attempt == ""
+        assert in_kafka(kafka) == {"kept", "mine"}
+
+        ran = kdir(root, "doctor", code=3)
+        assert words in ran.err
+        assert "unmanaged" in ran.out
+
+        # Nothing is lost: alone, it does what waited.
+        root.entries("DeleteEntry", path="/a", kind=entry_pb2.ENTRY_KIND_MOUNT)
+        eventually(lambda: not second.status().kafka.unmanaged, 60)
+        eventually(lambda: topic(second, "/b/theirs").provision == entry_pb2.PROVISION_ACTIVE, 60)
+        eventually(lambda: in_kafka(kafka) == {"mine", "theirs"}, 60)
