@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from resolver.location import TopicLocation
 from resolver.outcome import Referral, Way
 from resolver.path import Path
+from resolver.token import NOTHING_READ, Position, ReadPositions
 
 __all__ = ["Cache", "Followed", "Kept", "KeptReferral"]
 
@@ -55,10 +56,31 @@ class Kept(NamedTuple):
     followed: Followed | None = None
     original: TopicLocation | None = None
     """Where ``location`` is marked stale: the answer as it was given."""
+    read: ReadPositions = NOTHING_READ
+    """Of every cluster on the way to it."""
+    paths: tuple[Path, ...] = ()
+    """Every path that was asked for on the way: a change at or above one may change the answer."""
 
     def is_fresh(self, now: float) -> bool:
         """Whether it may be given out as it is."""
         return self.until > now or (self.followed is not None and self.followed.until > now)
+
+    def reaches(self, wanted: Mapping[str, Position], now: float) -> bool:
+        """True if it is good for a token of these positions."""
+        read, followed = self.read, self.followed
+        if followed is not None and followed.until > now:
+            # No change up to there touched it, or it would have been dropped.
+            seen = Position(followed.incarnation, followed.revision)
+            read = read.advanced(self.cluster_id, seen)
+        return read.reaches(wanted)
+
+    def is_at_or_below(self, path: Path) -> bool:
+        """True if it is an answer for this path or one below, by whichever way it was reached."""
+        return (
+            path.is_prefix_of(self.path)
+            or path.is_prefix_of(self.canonical)
+            or any(path.is_prefix_of(one) for one in self.paths)
+        )
 
     def as_stale(self, now: float) -> TopicLocation | None:
         """The answer marked stale, with its age; None for an absence."""
@@ -100,7 +122,7 @@ class Cache:
         self._max_referrals = max(64, (max_entries or DEFAULT_ENTRIES) // 10)
         self._lock = threading.Lock()
         self._aliases: dict[str, set[Hashable]] = {}
-        """Keys of answers by a canonical path that is not itself the key: changes name that."""
+        """Keys of answers by a path on the way that is not itself the key: changes name that."""
         self._referrals: dict[tuple[str, ...], KeptReferral] = {}
         self._own_mounts: dict[Path, None] = {}
 
@@ -110,14 +132,13 @@ class Cache:
         """Remember an answer in the place of what was known."""
         if not self._max_entries:
             return
-        canonical = str(kept.canonical)
         with self._lock:
             self._remove(key)  # to the young end
             while len(self.answers) >= self._max_entries:
                 self._remove(next(iter(self.answers)))
             self.answers[key] = kept
-            if key != canonical:
-                self._aliases.setdefault(canonical, set()).add(key)
+            for text in _aliases_of(key, kept):
+                self._aliases.setdefault(text, set()).add(key)
 
     def keep_stale(self, key: Hashable, old: Kept, now: float, seconds: float) -> Kept:
         """Give out the last good answer, marked stale, for some seconds without asking anew."""
@@ -140,26 +161,25 @@ class Cache:
         kept = self.answers.pop(key, None)
         if kept is None:
             return
-        keys = self._aliases.get(str(kept.canonical))
-        if keys is not None:
-            keys.discard(key)
-            if not keys:
-                del self._aliases[str(kept.canonical)]
+        for text in _aliases_of(key, kept):
+            keys = self._aliases.get(text)
+            if keys is not None:
+                keys.discard(key)
+                if not keys:
+                    del self._aliases[text]
 
     def drop(self, below: Path) -> int:
-        """Forget all answers at or below a path, by the path that was asked or the canonical one;
-        how many there were.
+        """Forget all answers at or below a path, by the path that was asked, the canonical one or
+        one on the way between them; how many there were.
         """
-        return self._drop_where(
-            lambda kept: below.is_prefix_of(kept.path) or below.is_prefix_of(kept.canonical)
-        )
+        return self._drop_where(lambda kept: kept.is_at_or_below(below))
 
     def drop_cluster(self, cluster_id: str) -> int:
         """Forget all answers of a cluster; how many there were."""
         return self._drop_where(lambda kept: kept.cluster_id == cluster_id)
 
     def drop_at(self, canonical: str) -> None:
-        """Forget the answers whose canonical path this is, however they were asked for."""
+        """Forget the answers for, or by way of, this very path, however they were asked for."""
         with self._lock:
             self._remove(canonical)
             for key in tuple(self._aliases.get(canonical, ())):
@@ -206,6 +226,13 @@ class Cache:
         with self._lock:
             self._referrals.pop(mount.segments, None)
 
+    def unlearn_below(self, path: Path) -> None:
+        """What is mounted at or below a path was changed."""
+        with self._lock:
+            below = [one for one in self._referrals if path.is_prefix_of(Path(one))]
+            for segments in below:
+                del self._referrals[segments]
+
     def note_own_mount(self, mount: Path) -> None:
         """A server that one begins with is mounted there: for its own paths it needs no hint."""
         if mount not in self._own_mounts:
@@ -247,3 +274,13 @@ class Cache:
             self._aliases.clear()
             self._referrals.clear()
             self._own_mounts.clear()
+
+
+def _aliases_of(key: Hashable, kept: Kept) -> Iterator[str]:
+    """The paths other than its key that a change of the answer may be named by."""
+    seen = {key}
+    for path in (kept.canonical, *kept.paths):
+        text = str(path)
+        if text not in seen:
+            seen.add(text)
+            yield text

@@ -6,6 +6,7 @@ sent it is no directory server that one could go by.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import entry_pb2, resolve_pb2
@@ -25,6 +26,7 @@ from resolver.outcome import (
 )
 from resolver.path import Path
 from resolver.status import from_outcome
+from resolver.token import NOTHING_READ, ReadPositions, Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,6 +45,8 @@ _WAYS: Final = {
 }
 _MAX_NAME: Final = 256  # of ids and names that only people and comparisons look at
 _MAX_ENDPOINT: Final = 300
+_REMEMBERED_TOKENS: Final = 256
+"""Of servers; one gives the same token until its tree changes."""
 
 
 def one(response: resolve_pb2.ResolveResponse) -> Reply:
@@ -70,6 +74,9 @@ def batch(
             senders.append(sender(authority))
         except errors.Lame as error:
             senders.append(error)
+    everybody = NOTHING_READ
+    for one in senders:
+        everybody = everybody.joined(one.read) if isinstance(one, Sender) else everybody
     for path, outcome in zip(paths, response.outcomes, strict=True):
         kind = outcome.WhichOneof("kind")
         if kind == "error":
@@ -77,6 +84,8 @@ def batch(
             continue
         index = outcome.resolution.authority_index if kind == "resolution" else None
         who = _whose(senders, path, index)
+        if index is None and len(senders) > 1 and isinstance(who, Sender):
+            who = who._replace(behind=everybody)  # it is not said who: no older than all of them
         try:
             yield who if isinstance(who, errors.Lame) else Reply(who, _outcome(outcome))
         except errors.Lame as error:
@@ -117,7 +126,17 @@ def sender(authority: resolve_pb2.Authority) -> Sender:
         stale=authority.stale,
         age_seconds=max(0.0, authority.age_seconds),
         payload=authority,
+        behind=_read_positions(authority.token),
     )
+
+
+@lru_cache(_REMEMBERED_TOKENS)
+def _read_positions(token: str) -> ReadPositions:
+    """What a server read: of itself, and of those that it asked in one's name."""
+    try:
+        return ReadPositions(Token.parse(token).positions) if token else NOTHING_READ
+    except errors.InvalidToken:
+        return NOTHING_READ.incomplete()
 
 
 def _outcome(outcome: resolve_pb2.Outcome) -> Outcome:

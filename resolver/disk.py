@@ -29,11 +29,12 @@ from resolver.cache import Cache, Kept
 from resolver.location import location_of
 from resolver.outcome import Answer, Referral, Sender, Way
 from resolver.path import Path
+from resolver.token import Position, ReadPositions
 
 __all__ = ["Disk"]
 
 _FORMAT: Final = "kdir-cache"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MOST_ANSWERS: Final = 5_000
 """The youngest are kept: a file is read before the first answer, and must not delay it."""
 _MOST_BYTES: Final = 64 * 1024 * 1024
@@ -170,6 +171,7 @@ def _write_answer(kept: Kept, now: float) -> dict[str, Any]:
         "age": now - kept.asked_at,
         "resolution": _text(location.resolution.SerializeToString()),
         "authority": _text(location.authority.SerializeToString()),
+        "read": _write_read(kept.read),
     }
 
 
@@ -189,6 +191,7 @@ def _read_answer(record: dict[str, Any], elapsed: float, now: float) -> Kept:
         cluster_id=sender.cluster_id,
         mount=sender.mount,
         asked_at=now - max(age, 0.0),
+        read=_read_read(record["read"]),
     )
 
 
@@ -201,6 +204,7 @@ def _write_referral(referral: Referral, left: float) -> dict[str, Any]:
         "cluster": referral.cluster,
         "epoch": referral.epoch,
         "left": left,
+        "read": _write_read(referral.read),
     }
 
 
@@ -213,8 +217,25 @@ def _read_referral(record: dict[str, Any], elapsed: float) -> tuple[Referral, in
         cluster_id=str(record["cluster_id"]),
         cluster=str(record["cluster"]),
         epoch=int(record["epoch"]),
+        read=_read_read(record["read"]),
     )
     return referral, int(max(left, 0.0))
+
+
+def _write_read(read: ReadPositions) -> dict[str, Any]:
+    positions = {
+        cluster_id: [place.incarnation, place.revision]
+        for cluster_id, place in read.positions.items()
+    }
+    return {"positions": positions, "complete": read.is_complete}
+
+
+def _read_read(record: dict[str, Any]) -> ReadPositions:
+    positions = {
+        str(cluster_id): Position(str(incarnation), int(revision))
+        for cluster_id, (incarnation, revision) in record["positions"].items()
+    }
+    return ReadPositions(positions, bool(record["complete"]))
 
 
 def _text(data: bytes) -> str:

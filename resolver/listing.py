@@ -17,7 +17,7 @@ from resolver import errors
 from resolver.errors import KdirError
 from resolver.glob import Glob
 from resolver.lookups import Lookups, absent_error
-from resolver.outcome import Answer, Failed, Found, NotThere, Sender, Split
+from resolver.outcome import Failed, Found, NotThere, United
 from resolver.owner import Owners
 from resolver.path import Path
 from resolver.resolution import Rules
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Filter", "Listed", "Listing", "Lists", "NotListed"]
 
 _DIRECTORY = 1
-_MOST_LINKS = 16
+_MOST_MOUNTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,9 @@ class Lists:
         return listing
 
     def walk(self, path: Path, token: str, deadline: float) -> Any:
-        """Where a directory is, unions told apart."""
+        """Where a directory is, with all targets of a union."""
         wanted = Wanted(prefer=_DIRECTORY)
-        rules = self._rules(wanted).splitting_unions()
+        rules = self._rules(wanted).gathering_unions()
         since = self._clock()
         walk = self._lookups.walk(path, rules, wanted, token, deadline)
         self._lookups.learn(walk, since)
@@ -206,21 +206,17 @@ class _Task:
 
     def directory(self, path: Path, shown: Path, depth: int) -> Iterator[Listed]:
         """What is in a directory; ``shown`` is how its path looks to the caller."""
-        if depth > _MOST_LINKS:
+        if depth > _MOST_MOUNTS:
             raise errors.ReferralLoop(
-                f"{self._listing.path}: more than {_MOST_LINKS} unions and mounts within each other"
+                f"{self._listing.path}: more than {_MOST_MOUNTS} mounts within each other"
             )
         deadline = self._lists.deadline(self._timeout_seconds)
         end = self._lists.walk(path, self._token, deadline)
         match end:
-            case Found(answer=answer, sender=sender, endpoints=endpoints):
-                resolution: Any = answer.payload
-                if resolution.entry.WhichOneof("kind") == "directory":
-                    yield from self._pages(answer.path, shown, endpoints, depth)
-                else:
-                    yield self._single(answer, sender, shown)
-            case Split(rewrite=rewrite):
-                yield from self._union(rewrite.paths, shown, depth)
+            case Found():
+                yield from self._found(end, shown, depth)
+            case United():
+                yield from self._union(end, shown, depth)
             case NotThere():
                 raise absent_error(path, end)
             case Failed(error=error):
@@ -228,12 +224,20 @@ class _Task:
             case _:
                 raise AssertionError(f"a walk to {path} did not end: {end}")
 
-    def _single(self, answer: Answer, sender: Sender, shown: Path) -> Listed:
-        resolution: Any = answer.payload
-        authority: Any = sender.payload
+    def _found(self, found: Found, shown: Path, depth: int) -> Iterator[Listed]:
+        """What is in a directory that was found; what is none lists itself."""
+        resolution: Any = found.answer.payload
+        if resolution.entry.WhichOneof("kind") == "directory":
+            yield from self._pages(found.answer.path, shown, found.endpoints, depth)
+        else:
+            yield self._single(found, shown)
+
+    def _single(self, found: Found, shown: Path) -> Listed:
+        resolution: Any = found.answer.payload
+        authority: Any = found.sender.payload
         self._listing.authority = self._listing.authority or authority
         inherited = resolution.effective if resolution.HasField("effective") else None
-        return Listed(shown, resolution.entry, authority, inherited, answer.path)
+        return Listed(shown, resolution.entry, authority, inherited, found.answer.path)
 
     def _pages(
         self, canonical: Path, shown: Path, endpoints: tuple[str, ...], depth: int
@@ -280,21 +284,22 @@ class _Task:
         except KdirError as error:
             self._listing.not_listed.append(NotListed(path, error))
 
-    def _union(self, targets: tuple[Path, ...], shown: Path, depth: int) -> Iterator[Listed]:
+    def _union(self, united: United, shown: Path, depth: int) -> Iterator[Listed]:
         """The targets' entries in name order; of one name the first target's counts."""
         parts: list[Iterator[Listed]] = []
-        absences: list[KdirError] = []
-        gaps = len(self._listing.not_listed)
-        for target in targets:
+        failures: list[KdirError] = []
+        self._listing.not_listed.extend(NotListed(path, error) for path, error in united.missing)
+        for found in united.parts:
+            target = found.answer.path
             try:
-                parts.append(self._rest(target, _primed(self.directory(target, shown, depth + 1))))
-            except errors.Absent as error:
-                absences.append(error)
+                parts.append(self._rest(target, _primed(self._found(found, shown, depth))))
             except KdirError as error:
-                self._listing.not_listed.append(NotListed(target, error))
+                failures.append(error)
+                if not isinstance(error, errors.Absent):  # removed a moment ago
+                    self._listing.not_listed.append(NotListed(target, error))
         if not parts:
-            missing = self._listing.not_listed[gaps:]
-            raise missing[0].error if missing else absences[0]
+            told = (error for error in failures if not isinstance(error, errors.Absent))
+            raise united.trouble or next(told, failures[0])
         seen: set[tuple[Path, bool]] = set()
         # A recursive listing is in depth-first order, which a merge by name would tear apart.
         for listed in _in_turn(parts) if self._request.recursive else _merged(parts):

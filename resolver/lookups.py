@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, Protocol
 
 from resolver import errors
@@ -19,7 +19,7 @@ from resolver.location import TopicLocation, location_of
 from resolver.outcome import Failed, Found, NotThere, Sender, Way
 from resolver.path import Path
 from resolver.resolution import Resolution, Rules
-from resolver.token import Token
+from resolver.token import Position, ReadPositions, Token
 from resolver.walker import Question, Walker
 from resolver.wanted import Wanted
 
@@ -115,7 +115,7 @@ class Lookups:
         key = wanted.key(str(path))
         kept = self._cache.answers.get(key)
         now = self._clock()
-        if kept is not None and kept.is_fresh(now) and _is_at_least(kept, token):
+        if kept is not None and kept.is_fresh(now) and kept.reaches(_positions(token), now):
             return _given(kept)
         # A caller with a token of its own cannot share a walk that did not carry it.
         flight_key = (key, token) if token else key
@@ -164,6 +164,7 @@ class Lookups:
     ) -> Resolution:
         """A walk that nobody else shares, with what this session wrote as its token."""
         question = self.question(wanted, token)
+        rules = rules.for_token(token)
         walk = self.walker.walk(path, rules, question, deadline)
         if question.token and _is_expired(walk) and not token:
             # Our own note of an earlier write, not the caller's wish: that store lives no more.
@@ -182,11 +183,12 @@ class Lookups:
     ) -> dict[Path, TopicLocation | KdirError]:
         """Many paths at once; each has its own outcome."""
         now = self._clock()
+        positions = _positions(token)
         found: dict[Path, TopicLocation | KdirError] = {}
         cold: list[Path] = []
         for path in dict.fromkeys(paths):
             kept = self._cache.answers.get(wanted.key(str(path)))
-            if kept is not None and kept.is_fresh(now) and _is_at_least(kept, token):
+            if kept is not None and kept.is_fresh(now) and kept.reaches(positions, now):
                 found[path] = _outcome(kept)
             else:
                 cold.append(path)
@@ -194,7 +196,8 @@ class Lookups:
             return found
         self.own_process()
         question = self.question(wanted, token)
-        walks = self.walker.walk_many(cold, self._rules(wanted), question, deadline)
+        rules = self._rules(wanted).for_token(token)
+        walks = self.walker.walk_many(cold, rules, question, deadline)
         for path, walk in zip(cold, walks, strict=True):
             try:
                 found[path] = _outcome(self._settle(walk, wanted, token, now))
@@ -235,6 +238,8 @@ class Lookups:
                     mount=sender.mount,
                     asked_at=since,
                     followed=self._followed(end, since),
+                    read=end.read,
+                    paths=walk.paths,
                 )
             case NotThere(path=canonical, sender=sender):
                 error = absent_error(path, end)
@@ -250,6 +255,8 @@ class Lookups:
                     metadata=error.metadata,
                     attempts=tuple(map(str, walk.attempts)),
                     followed=self._followed(end, since),
+                    read=end.read,
+                    paths=walk.paths,
                 )
             case Failed(error=error):
                 return self._stale_or_raise(path, wanted, token, error)
@@ -273,7 +280,7 @@ class Lookups:
         self._cache.keep(key, kept)
         followed = kept.followed
         overtaken = followed is not None and sender.revision < followed.revision
-        if overtaken or self.session.is_before(sender):
+        if overtaken or self.session.is_after(kept.read):
             self._cache.forget(key)
 
     def _stale_or_raise(self, path: Path, wanted: Wanted, token: str, error: KdirError) -> Kept:
@@ -286,7 +293,7 @@ class Lookups:
             old is None
             or old.location is None
             or not _may_give_old(error)
-            or not _is_at_least(old, token)
+            or not old.reaches(_positions(token), now)
             or now - old.asked_at > self._max_stale_seconds
         ):
             raise error
@@ -320,9 +327,9 @@ class Session:
         with self._lock:
             self._token, self.text = Token(), ""
 
-    def is_before(self, sender: Sender) -> bool:
-        """Whether an answer is older than what was written here."""
-        return sender.is_before(self._token.positions.get(sender.cluster_id))
+    def is_after(self, read: ReadPositions) -> bool:
+        """True if something on the way to an answer is older than what was written here."""
+        return read.is_before(self._token.positions)
 
     def with_token(self, text: str) -> str:
         """The session's token with the caller's."""
@@ -371,17 +378,8 @@ def _is_expired(walk: Resolution) -> bool:
     return isinstance(end, Failed) and isinstance(end.error, errors.TokenExpired)
 
 
-def _is_at_least(kept: Kept, token: str) -> bool:
-    """Whether an answer is no older than the caller's token."""
-    if not token:
-        return True
-    place = Token.parse(token).positions.get(kept.cluster_id)
-    if place is None:
-        return True
-    if kept.location is None:
-        return False
-    seen = kept.location.authority
-    return seen.incarnation == place.incarnation and seen.revision >= place.revision
+def _positions(token: str) -> Mapping[str, Position]:
+    return Token.parse(token).positions
 
 
 def _outcome(kept: Kept) -> TopicLocation | KdirError:

@@ -8,11 +8,12 @@ These are named tuples, not dataclasses: making a dataclass costs most of a mill
 """
 
 import enum
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from resolver.errors import KdirError
 from resolver.path import Path
-from resolver.token import Position
+from resolver.token import NOTHING_READ, Position, ReadPositions
 
 __all__ = [
     "Absent",
@@ -31,7 +32,7 @@ __all__ = [
     "Rewrite",
     "Said",
     "Sender",
-    "Split",
+    "United",
     "Verdict",
     "Way",
 ]
@@ -79,6 +80,14 @@ class Sender(NamedTuple):
     age_seconds: float = 0.0
     payload: object = None
     """The driver's own form of it; never looked into."""
+    behind: ReadPositions = NOTHING_READ
+    """Of the clusters that it read before it answered in one's name (``recursive``)."""
+
+    @property
+    def read(self) -> ReadPositions:
+        """What its answer was read at."""
+        own = {self.cluster_id: Position(self.incarnation, self.revision)}
+        return ReadPositions(own).joined(self.behind)
 
     def is_before(self, seen: Position | None) -> bool:
         """Whether it spoke from before a position of the same life of its store."""
@@ -109,11 +118,19 @@ class Referral(NamedTuple):
     epoch: int = 0
     lifetime_seconds: int = 0
     age_seconds: int = 0
+    read: ReadPositions = NOTHING_READ
+    """Where it is remembered: of those whose words led to it."""
 
     @property
     def shown(self) -> str:
         """For people: which way, and where to."""
         return f"{self.way.value} → {self.mount if self.mount is not None else 'the parent'}"
+
+    def is_good_for(self, wanted: Mapping[str, Position]) -> bool:
+        """True if those whose words led to it were read at these positions of a token, or later.
+        Its target is not among them: that is asked itself.
+        """
+        return self.read.reaches({one: wanted[one] for one in wanted if one != self.cluster_id})
 
     @property
     def remaining_seconds(self) -> int:
@@ -213,6 +230,8 @@ class Found(NamedTuple):
     links: tuple[LinkStep, ...] = ()
     grounds_seconds: int = 0
     """What is left of the words that led to the owner."""
+    read: ReadPositions = NOTHING_READ
+    """Of every cluster on the way, the owner's too."""
 
 
 class NotThere(NamedTuple):
@@ -226,15 +245,18 @@ class NotThere(NamedTuple):
     lifetime_seconds: int
     links: tuple[LinkStep, ...] = ()
     grounds_seconds: int = 0
+    read: ReadPositions = NOTHING_READ
 
 
-class Split(NamedTuple):
-    """A union link stands in the path, and ``Rules.split_unions`` asked to be told."""
+class United(NamedTuple):
+    """What the targets of a union link have at the path, where ``Rules.gathers_unions``."""
 
-    rewrite: Rewrite
-    sender: Sender
-    lifetime_seconds: int
-    links: tuple[LinkStep, ...] = ()
+    parts: tuple[Found, ...]
+    """In the order of the targets; at least one."""
+    missing: tuple[tuple[Path, KdirError], ...]
+    """Targets that could not be asked, and why."""
+    trouble: KdirError | None = None
+    """Of a missing target before the first part: what ends a walk that wants one answer."""
 
 
 class Failed(NamedTuple):
@@ -243,4 +265,4 @@ class Failed(NamedTuple):
     error: KdirError
 
 
-End = Found | NotThere | Split | Failed
+End = Found | NotThere | United | Failed

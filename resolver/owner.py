@@ -93,18 +93,25 @@ class Owners:
         self._clock = clock
 
     def owner_of(
-        self, path: Path, wanted: Wanted, deadline: float, *, fresh: bool = False
+        self,
+        path: Path,
+        wanted: Wanted,
+        deadline: float,
+        *,
+        fresh: bool = False,
+        token: str = "",
     ) -> Owner:
-        """Who owns the path, by a walk; ``fresh``: not by what was known before.
+        """Who owns the path, by a walk; ``fresh``: not by what was known before; ``token``: by what
+        holds at these positions or later.
 
         Raises:
             KdirError: nobody who owns it could be asked.
         """
-        rules = self._rules(wanted)
+        rules = self._rules(wanted).by_referrals()
         if fresh:
             rules = rules.without_hints()
         since = self._clock()
-        walk = self._lookups.walk(path, rules, wanted, "", deadline)
+        walk = self._lookups.walk(path, rules, wanted, token, deadline)
         self._lookups.learn(walk, since)
         match end := walk.next():
             case Found(answer=answer, sender=sender, endpoints=endpoints):
@@ -181,16 +188,18 @@ class Owners:
         request = call.request
         if call.at_parent and not call.path.is_root:
             above = Wanted(for_writes=call.wanted.for_writes)
-            owner = self.owner_of(call.path.parent, above, deadline, fresh=fresh)
+            owner = self.owner_of(call.path.parent, above, deadline, fresh=fresh, token=call.token)
             canonical = owner.path.child(call.path.name)
         else:
-            owner = self.owner_of(call.path, call.wanted, deadline, fresh=fresh)
+            owner = self.owner_of(call.path, call.wanted, deadline, fresh=fresh, token=call.token)
             canonical = owner.path
         if _has(request, "path"):
             request.path = str(canonical)
         if call.new_path is not None:
             above = Wanted(for_writes=True)
-            target = self.owner_of(call.new_path.parent, above, deadline, fresh=fresh)
+            target = self.owner_of(
+                call.new_path.parent, above, deadline, fresh=fresh, token=call.token
+            )
             request.new_path = str(target.path.child(call.new_path.name))
         if _has(request, "token"):
             request.token = self._lookups.session.with_token(call.token)
@@ -200,10 +209,12 @@ class Owners:
     def _wrote(self, call: _Call, answer: Any) -> None:
         """Read what was written from now on, and forget what it changed."""
         self._lookups.session.wrote(getattr(answer, "token", ""))
-        self._cache.drop(call.path)
-        for field in ("path", "new_path"):
-            if _has(call.request, field):
-                self._cache.drop(Path.parse(getattr(call.request, field)))
+        fields = [field for field in ("path", "new_path") if _has(call.request, field)]
+        sent = [Path.parse(getattr(call.request, field)) for field in fields]
+        for path in (call.path, *sent):
+            self._cache.drop(path)
+            if call.wanted.no_follow:  # a mount may have come, gone or moved
+                self._cache.unlearn_below(path)
 
     def ask(
         self,

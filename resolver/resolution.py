@@ -38,13 +38,12 @@ from resolver.outcome import (
     Rewrite,
     Said,
     Sender,
-    Split,
     Verdict,
     Way,
 )
 from resolver.path import Path
 from resolver.rules import Chooser, Rules
-from resolver.token import Position
+from resolver.token import NOTHING_READ, Position
 from resolver.trail import MAX_HOPS, Trail
 
 __all__ = ["MAX_CALLS", "MAX_HOPS", "MAX_TARGETS", "Chooser", "Resolution", "Rules"]
@@ -70,6 +69,7 @@ class Resolution:
         "_fork",
         "_hint_failed",
         "_hop",
+        "_read",
         "_restarted",
         "_rules",
         "_trail",
@@ -92,6 +92,7 @@ class Resolution:
         self._hint_failed: Hop | None = None
         self._restarted = False
         self._verified: list[tuple[Referral, int]] = []
+        self._read = NOTHING_READ
         # Of the walk in progress; a link's next target and a restart begin another.
         self._trail = Trail(path)
         self._hop = Hop(Way.START, path)
@@ -105,8 +106,14 @@ class Resolution:
         return tuple(self._attempts)
 
     @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every path that was asked for: a link's targets too, with what lies below the link."""
+        return tuple(dict.fromkeys(one.ask.path for one in self._attempts))
+
+    @property
     def learned(self) -> tuple[tuple[Referral, int], ...]:
-        """Referrals whose target answered as it should, each with the seconds it may be kept.
+        """Referrals whose target answered as it should, each with the seconds it may be kept and
+        with what it was read at.
 
         Empty after a walk that failed by the tree's own fault: of a liar nothing is kept (R1).
         """
@@ -120,7 +127,7 @@ class Resolution:
             if self._current is not None:
                 return self._current
             if self._calls >= MAX_CALLS:
-                self._fail(self._gave_up())
+                self._cut_short(self._gave_up())
             else:
                 self._current = self._question()
         return self._end
@@ -149,6 +156,9 @@ class Resolution:
             self._note(ask, was, elapsed_seconds, reply)
             self._ask_again(ask, sender, seen)
             return Verdict.OLD
+        self._read = self._read.joined(sender.read)
+        if ask.recursive:  # by whose words it went on is not known
+            self._read = self._read.incomplete()
         return self._follow(ask, reply, elapsed_seconds)
 
     def failed(self, error: KdirError, elapsed_seconds: float = 0.0) -> Verdict:
@@ -171,7 +181,7 @@ class Resolution:
         """The deadline of the whole is over."""
         if self._end is None:
             message = f"{self.path}: the time was over before {self._hop.named} could be asked"
-            self._fail(errors.DeadlineExceeded(message, path=self.path))
+            self._cut_short(errors.DeadlineExceeded(message, path=self.path))
 
     # -- asking ----------------------------------------------------------------------------
 
@@ -199,7 +209,9 @@ class Resolution:
         if self._hop.way in (Way.DIRECT, Way.CACHE):
             others += 1  # the tree
         links = outward(self._fork)
-        others += sum(fork.left for fork in links if fork.rewrite.mode is LinkMode.FIRST)
+        others += sum(
+            fork.left for fork in links if fork.gathers or fork.rewrite.mode is LinkMode.FIRST
+        )
         return min(others, _MOST_SHARES)
 
     def _take(self) -> Ask:
@@ -215,10 +227,12 @@ class Resolution:
 
     def _begin(self, path: Path, *, hops: int, hint: Referral | None = None) -> None:
         """Start a walk to ``path`` on the budgets of the whole."""
-        self._trail.begin(hops)
-        if hint is not None and hint.endpoints:
+        if hint is not None and hint.endpoints and hint.is_good_for(self._rules.wanted):
+            self._read = self._read.joined(hint.read)
+            self._trail.begin(hops, hint.read)
             self._enter(hint, Way.CACHE, path)
         else:
+            self._trail.begin(hops)
             self._enter(None, Way.START, path)
 
     def _enter(self, referral: Referral | None, way: Way, path: Path) -> None:
@@ -317,8 +331,25 @@ class Resolution:
             self._settle(trail.too_many_hops())
             return Verdict.ACCEPTED
         trail.went_down = trail.went_down or referral.way is Way.DOWN
-        self._enter(referral, referral.way, path)
+        self._go_to(referral, path)
         return Verdict.ACCEPTED
+
+    def _go_to(self, referral: Referral, path: Path) -> None:
+        """Ask the servers of a referral; by the tree where its sender may have been told of the
+        mount before a position of the caller's token.
+        """
+        mount = referral.mount
+        if referral.way is not Way.DIRECT or mount is None:
+            self._enter(referral, referral.way, path)
+            return
+        # The mounts between are not asked: what they say now may be something else.
+        read = self._trail.read.incomplete()
+        if mount.is_root or referral._replace(read=read).is_good_for(self._rules.wanted):
+            self._trail.read = read
+            self._read = self._read.incomplete()
+            self._enter(referral, Way.DIRECT, path)
+        else:
+            self._by_tree(Hop(Way.DIRECT, path, referral), mount)
 
     def _rewrite(self, ask: Ask, rewrite: Rewrite, sender: Sender) -> None:
         """Go on with a link's first target; a circle of links ends here."""
@@ -335,9 +366,6 @@ class Resolution:
             self._settle(trail.too_many_hops())
             return
         remaining = min(rewrite.lifetime_seconds, self._remaining_seconds())
-        if rewrite.mode is LinkMode.UNION and self._rules.split_unions:
-            self._settle(Split(rewrite, sender, remaining, self._links()))
-            return
         here = Referral(
             Way.CACHE,
             sender.mount,
@@ -346,10 +374,12 @@ class Resolution:
             sender.cluster,
             sender.epoch,
             lifetime_seconds=min(self._remaining_seconds(), _ALWAYS),
+            read=trail.read,
         )
         left = rewrite._replace(paths=paths)
         stays = self._rules.for_writes
-        self._fork = Fork(ask.path, left, trail.hops, remaining, self._fork, stays, here)
+        gathers = self._rules.gathers_unions
+        self._fork = Fork(ask.path, left, trail.hops, remaining, self._fork, stays, here, gathers)
         self._begin(paths[0], hops=trail.hops, hint=self._fork.first(self._rules.hint))
 
     # -- when servers are of no use --------------------------------------------------------
@@ -368,6 +398,7 @@ class Resolution:
                     self.bad_hints.append(hop.mount)
                 self._begin(hop.path, hops=self._trail.hops)
             case Way.DIRECT if hop.mount is not None and hop.mount.segments:
+                self._hint_failed = self._hint_failed or hop
                 self._by_tree(hop, hop.mount)
             case Way.DOWN | Way.UP if hop.only_lame and not self._restarted:
                 self._restarted = True
@@ -376,12 +407,11 @@ class Resolution:
                 self._settle(self._verdict(hop))
 
     def _by_tree(self, hop: Hop, mount: Path) -> None:
-        """Ask the sender of a failed hint for what lies above the hint's mount, and go on there.
+        """Ask the sender of a hint for what lies above the hint's mount, and go on there.
 
         The contract has no "not by hints": but whoever owns what lies above the mount refers down
         by its own word, and the sender knows a way to that owner as it knows one to any path.
         """
-        self._hint_failed = self._hint_failed or hop
         sender = self._trail.last.endpoint
         self._hop = Hop(
             Way.TREE, mount.parent, hop.referral, (sender,), [sender], troubles=hop.troubles
@@ -413,15 +443,31 @@ class Resolution:
         while fork is not None:
             outcome = fork.weigh(result)
             if outcome is None:
+                if isinstance(result, KdirError):  # that target's clusters are missing
+                    self._read = self._read.incomplete()
                 self._fork = fork
                 self._begin(fork.target, hops=fork.hops, hint=fork.first(self._rules.hint))
                 return
             result, fork = outcome, fork.outer
+        self._finish(result)
+
+    def _cut_short(self, error: KdirError) -> None:
+        """End the whole where no more may be asked, with what was gathered."""
+        result: Result = error
+        for fork in outward(self._fork):
+            result = fork.cut_short(result)
+        self._finish(result)
+
+    def _finish(self, result: Result) -> None:
         self._fork = None
-        if isinstance(result, KdirError):
-            self._fail(result)
-        else:
-            self._end = result
+        self._current = None
+        match result:
+            case KdirError():
+                self._fail(result)
+            case Found() | NotThere():
+                self._end = result._replace(read=self._read)
+            case _:
+                self._end = result
 
     def _fail(self, error: KdirError) -> None:
         error.attempts = (*(str(attempt) for attempt in self._attempts), *error.attempts)
@@ -433,7 +479,8 @@ class Resolution:
     def _verify(self, hop: Hop) -> None:
         """The target of a referral answered as it should: the referral may be kept."""
         if hop.referral is not None and hop.way in (Way.DOWN, Way.DIRECT):
-            self._verified.append((hop.referral, self._remaining_seconds()))
+            referral = hop.referral._replace(read=self._trail.read)
+            self._verified.append((referral, self._remaining_seconds()))
 
     def _remaining_seconds(self) -> int:
         """For how long the words that this walk stands on are good."""

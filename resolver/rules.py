@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from resolver.outcome import Referral
 from resolver.path import Path
+from resolver.token import Position, Token
 
 __all__ = ["Chooser", "Rules"]
 
@@ -32,13 +34,30 @@ class Rules(NamedTuple):
     """Let the servers one begins with walk on in one's name."""
     for_writes: bool = False
     """Stay with a link's first target, unless it says ``writes = follow``."""
-    split_unions: bool = False
-    """End with ``Split`` at a union link instead of asking its targets in order."""
+    gathers_unions: bool = False
+    """Ask all targets of a union link, and end with ``United``; else the first that has the name
+    counts."""
+    wanted: Mapping[str, Position] = MappingProxyType({})
+    """The positions of the caller's token: a hint that may rest on older ones is not followed."""
 
     def without_hints(self) -> Rules:
         """The same, from the top."""
         return self._replace(hint=lambda _: None)
 
-    def splitting_unions(self) -> Rules:
-        """The same, with the targets of union links told instead of asked."""
-        return self._replace(split_unions=True)
+    def for_token(self, token: str) -> Rules:
+        """The same, for a caller that wants to read at least this.
+
+        Raises:
+            InvalidToken: not one that a directory server gave.
+        """
+        return self._replace(wanted=Token.parse(token).positions) if token else self
+
+    def by_referrals(self) -> Rules:
+        """The same, for a caller that goes on to call the owner: a server that walks on in one's
+        name gives the owner's answer, but neither its address nor the links on the way.
+        """
+        return self._replace(recursive=False)
+
+    def gathering_unions(self) -> Rules:
+        """The same, by referrals, with all targets of union links asked."""
+        return self._replace(recursive=False, gathers_unions=True)

@@ -13,11 +13,11 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from resolver.errors import InvalidToken
 
-__all__ = ["MAX_POSITIONS", "Position", "Token"]
+__all__ = ["MAX_POSITIONS", "NOTHING_READ", "Position", "ReadPositions", "Token"]
 
 MAX_POSITIONS: Final = 64
 """A token of more clusters than a path has segments is none of ours."""
@@ -94,3 +94,78 @@ class Token:
                 ):
                     merged[cluster_id] = place
         return cls(merged)
+
+
+class ReadPositions(NamedTuple):
+    """Positions that an answer or a referral was read at: of each cluster on the way to it.
+
+    The one place where such positions are compared with a token (docs/decisions/0041).
+    """
+
+    positions: Mapping[str, Position] = MappingProxyType({})
+    """By cluster id; of a cluster that was asked more than once the earliest."""
+    is_complete: bool = True
+    """False where clusters may be missing: a hint led past them, a target of a link could not be
+    asked, or a server walked on in one's name."""
+
+    def joined(self, other: ReadPositions) -> ReadPositions:
+        """What rests on both: the earlier position of each cluster."""
+        if self.positions.items() >= other.positions.items():
+            positions = self.positions
+        else:
+            merged = dict(self.positions)
+            for cluster_id, place in other.positions.items():
+                known = merged.get(cluster_id)
+                # Of two incarnations neither revision says anything about the other: the first
+                # that was read stays, since what was read in it may be gone.
+                if known is None or (
+                    known.incarnation == place.incarnation and place.revision < known.revision
+                ):
+                    merged[cluster_id] = place
+            positions = merged
+        return ReadPositions(positions, self.is_complete and other.is_complete)
+
+    def incomplete(self) -> ReadPositions:
+        """The same, with clusters missing."""
+        return ReadPositions(self.positions, is_complete=False) if self.is_complete else self
+
+    def advanced(self, cluster_id: str, place: Position) -> ReadPositions:
+        """The same, with one cluster's position replaced by a later one of the same incarnation."""
+        known = self.positions.get(cluster_id)
+        if (
+            known is None
+            or known.incarnation != place.incarnation
+            or known.revision >= place.revision
+        ):
+            return self
+        return ReadPositions({**self.positions, cluster_id: place}, self.is_complete)
+
+    def reaches(self, wanted: Mapping[str, Position]) -> bool:
+        """True if what was read is good for a token of these positions: every cluster on the way
+        was read at or beyond the token's position for it, and none that the token names may be
+        missing.
+        """
+        for cluster_id, place in wanted.items():
+            seen = self.positions.get(cluster_id)
+            if seen is None:
+                if not self.is_complete:
+                    return False
+            elif seen.incarnation != place.incarnation or seen.revision < place.revision:
+                return False
+        return True
+
+    def is_before(self, wanted: Mapping[str, Position]) -> bool:
+        """True if a cluster on the way was read at an earlier position of the same incarnation."""
+        for cluster_id, place in wanted.items():
+            seen = self.positions.get(cluster_id)
+            if (
+                seen is not None
+                and seen.incarnation == place.incarnation
+                and seen.revision < place.revision
+            ):
+                return True
+        return False
+
+
+NOTHING_READ: Final = ReadPositions()
+"""Of what rests on no cluster's word."""

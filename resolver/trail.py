@@ -14,6 +14,7 @@ from resolver.errors import KdirError
 from resolver.hop import Hop, Stop, Trouble, crooked, few, foreign, is_above
 from resolver.outcome import Ask, Referral, Reply, Sender, Way
 from resolver.path import Path
+from resolver.token import NOTHING_READ, ReadPositions
 
 __all__ = ["MAX_HOPS", "Trail"]
 
@@ -32,6 +33,8 @@ class Trail:
     stops: list[Stop] = field(default_factory=list)
     hops: int = 0
     went_down: bool = False
+    read: ReadPositions = NOTHING_READ
+    """Of those whose words led to where it goes on now."""
 
     @property
     def last(self) -> Stop:
@@ -43,15 +46,17 @@ class Trail:
         """Whether the hops are spent."""
         return self.hops > MAX_HOPS
 
-    def begin(self, hops: int) -> None:
-        """Start again, after so many hops."""
+    def begin(self, hops: int, read: ReadPositions = NOTHING_READ) -> None:
+        """Start again, after so many hops; ``read`` is what the hint that it starts by rests on."""
         self.stops.clear()
+        self.read = read
         self.hops = hops
         self.went_down = False
 
     def add(self, endpoint: str, sender: Sender, hop: Hop) -> None:
         """Go on by the word of the server that was asked at ``hop``."""
         self.stops.append(Stop(endpoint, sender, hop))
+        self.read = self.read.joined(sender.read)
         self.hops += 1
 
     def remaining_seconds(self, hop: Hop) -> int | None:

@@ -38,7 +38,7 @@ from resolver.errors import (
     PermissionDenied,
     WalkFailed,
 )
-from resolver.outcome import Ask, Failed, Found, NotThere, Reply, Split
+from resolver.outcome import Ask, Failed, Found, NotThere, Reply, United
 from resolver.path import ROOT, Path, Relation
 from resolver.resolution import Resolution, Rules
 from tests.conformance import dtab
@@ -256,40 +256,27 @@ class World:
         Raises:
             KdirError: it cannot be said.
         """
-        walk = Resolution(path, Rules(start=("root:1",), split_unions=True))
+        walk = Resolution(path, Rules(start=("root:1",), gathers_unions=True))
         while isinstance(step := walk.next(), Ask):
             try:
                 walk.heard(self._reply(step), {})
             except KdirError as error:
                 walk.failed(error)
         match step:
-            case Found(sender=sender):
-                name = self.bound.get(sender.server)
-                return {name} if name else set()
+            case Found():
+                return self._name_of(step)
             case NotThere():
                 return None
-            case Split(rewrite=rewrite):
-                return self._merged([self._tried(target) for target in rewrite.paths])
+            case United(parts=parts):  # what did not answer is said beside it
+                return set().union(*map(self._name_of, parts))
             case Failed():
                 raise step.error
             case _:
                 assert_never(step)
 
-    def _tried(self, path: Path) -> set[str] | KdirError | None:
-        try:
-            return self.ask(path)
-        except KdirError as error:
-            return error
-
-    def _merged(self, parts: list[set[str] | KdirError | None]) -> set[str] | None:
-        """A union shows what its targets have; what did not answer is said beside it."""
-        there = [part for part in parts if isinstance(part, set)]
-        if there:
-            return set().union(*there)
-        failed = [part for part in parts if isinstance(part, KdirError)]
-        if failed:
-            raise failed[0]
-        return None
+    def _name_of(self, found: Found) -> set[str]:
+        name = self.bound.get(found.sender.server)
+        return {name} if name else set()
 
     def _reply(self, ask: Ask) -> Reply:
         """What the asked server says, by its own code, over the contract's messages."""

@@ -12,7 +12,7 @@ from kdir.v1 import entry_pb2, error_pb2, resolve_pb2
 
 from resolver import Resolver, TopicLocation, decode, errors
 from resolver.errors import KdirError
-from resolver.outcome import Ask, Failed, Found, NotThere, Reply, Split
+from resolver.outcome import Ask, Failed, Found, NotThere, Reply, United
 from resolver.path import Path
 from resolver.resolution import MAX_CALLS, Resolution, Rules
 from resolver.testing import MemoryDirectory, MemoryTransport
@@ -130,7 +130,7 @@ def test_R22_every_walk_ends_within_its_calls_in_a_typed_outcome(
     path: str, script: list[Any], recursive: bool, split: bool, for_writes: bool, impatient: bool
 ) -> None:
     rules = Rules(
-        tuple(SERVERS[:2]), recursive=recursive, split_unions=split, for_writes=for_writes
+        tuple(SERVERS[:2]), recursive=recursive, gathers_unions=split, for_writes=for_writes
     )
     walk = Resolution(Path.parse(path), rules)
     calls = 0
@@ -150,8 +150,9 @@ def test_R22_every_walk_ends_within_its_calls_in_a_typed_outcome(
             assert sender.mount.is_prefix_of(answer.path)
         case NotThere(sender=sender, path=owned):
             assert recursive or sender.mount.is_prefix_of(owned)
-        case Split(rewrite=rewrite):
-            assert rewrite.paths
+        case United(parts=parts):
+            assert split
+            assert parts
         case Failed(error=error):
             assert isinstance(error, KdirError)
             assert not isinstance(error, errors.Absent), "only an outcome says absent"

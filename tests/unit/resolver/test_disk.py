@@ -153,7 +153,7 @@ def test_a_newer_version_is_not_read(
     file = tmp_path / "cache"
     content = saved(directory, clocks, file)
     head, _, body = content.partition(b"\n")
-    file.write_bytes(json.dumps({**json.loads(head), "version": 2}).encode() + b"\n" + body)
+    file.write_bytes(json.dumps({**json.loads(head), "version": 3}).encode() + b"\n" + body)
     assert begin(directory, clocks, file)._cache.answers == {}
 
 

@@ -22,13 +22,13 @@ from resolver.outcome import (
     Rewrite,
     Said,
     Sender,
-    Split,
+    United,
     Verdict,
     Way,
 )
 from resolver.path import Path
 from resolver.resolution import MAX_CALLS, MAX_HOPS, Resolution, Rules
-from resolver.token import Position
+from resolver.token import Position, ReadPositions
 
 
 def p(text: str) -> Path:
@@ -548,11 +548,137 @@ def test_a_union_that_nobody_has_is_absent_where_its_first_target_would_be(world
     assert str(end.path) == "/a/x"
 
 
-def test_a_union_is_told_apart_when_asked(world: World) -> None:
-    world.says("s:1", "/", link("/l", "/a", "/b", mode=LinkMode.UNION))
-    end = world.run(start("/l", split_unions=True))
-    assert isinstance(end, Split)
-    assert list(map(str, end.rewrite.paths)) == ["/a", "/b"]
+def test_all_that_a_union_has_is_gathered_when_asked(world: World) -> None:
+    world.says("s:1", "/", link("/l", "/a", "/b", "/c", "/d", mode=LinkMode.UNION), path="/l")
+    world.says("s:1", "/", here("/a"), path="/a")
+    world.says("s:1", "/", absent(), path="/b")
+    world.says("s:1", "/", down("/c", "c:1"), path="/c")
+    world.says("s:1", "/", here("/d"), path="/d")
+    end = world.run(start("/l", gathers_unions=True))
+    assert isinstance(end, United)
+    assert [str(part.answer.path) for part in end.parts] == ["/a", "/d"]
+    assert [str(path) for path, _ in end.missing] == ["/c"]
+    assert end.trouble is None, "what one answer is wanted of is the first part"
+
+
+def test_what_was_gathered_is_given_when_the_time_is_over(world: World) -> None:
+    world.says("s:1", "/", link("/l", "/a", "/b", "/c", mode=LinkMode.UNION), path="/l")
+    world.says("s:1", "/", here("/a"), path="/a")
+    walk = start("/l", gathers_unions=True)
+    while isinstance(step := walk.next(), Ask):
+        if str(step.path) == "/b":
+            walk.out_of_time()
+        else:
+            walk.heard(world.said["s:1", str(step.path)][0], {})  # type: ignore[arg-type]
+    assert isinstance(step, United)
+    assert [str(part.answer.path) for part in step.parts] == ["/a"]
+    assert [str(path) for path, _ in step.missing] == ["/b", "/c"]
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_a_link_whose_first_target_is_a_union_without_the_name_falls_back(
+    world: World, *, gathers: bool
+) -> None:
+    first = link("/l", "/u/x", "/d/x", fall_back_on_absent=True)
+    world.says("s:1", "/", first, path="/l/x")
+    world.says("s:1", "/", link("/u", "/a/x", "/b/x", mode=LinkMode.UNION), path="/u/x")
+    for path in ("/a/x", "/b/x"):
+        world.says("s:1", "/", absent(), path=path)
+    world.says("s:1", "/", here("/d/x"), path="/d/x")
+    end = world.run(start("/l/x", gathers_unions=gathers))
+    assert isinstance(end, Found)
+    assert str(end.answer.path) == "/d/x"
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_a_link_whose_first_target_is_a_union_that_cannot_say_falls_back(
+    world: World, *, gathers: bool
+) -> None:
+    """One answer is not taken past a target that may have the name; so all is not, either."""
+    world.says("s:1", "/", link("/l", "/u/x", "/d/x"), path="/l/x")
+    world.says("s:1", "/", link("/u", "/a/x", "/b/x", mode=LinkMode.UNION), path="/u/x")
+    world.says("s:1", "/", down("/a", "a:1"), path="/a/x")
+    world.says("s:1", "/", here("/b/x"), path="/b/x")
+    world.says("s:1", "/", here("/d/x"), path="/d/x")
+    end = world.run(start("/l/x", gathers_unions=gathers))
+    assert isinstance(end, Found)
+    assert str(end.answer.path) == "/d/x"
+
+
+# -- what an answer was read at ------------------------------------------------------------
+
+
+def read_at(end: End) -> dict[str, int]:
+    assert isinstance(end, Found | NotThere), end
+    return {cluster_id: place.revision for cluster_id, place in end.read.positions.items()}
+
+
+def wanting(**positions: int) -> dict[str, Position]:
+    ids = {"root": "/", "la": "/la", "ny": "/ny"}
+    return {ids[name]: Position("i1", revision) for name, revision in positions.items()}
+
+
+def test_an_answer_has_the_positions_of_all_on_its_way(world: World) -> None:
+    world.says("s:1", "/la", link("/la/l", "/ny/x"), path="/la/l", revision=3)
+    world.says("s:1", "/la", up("/", "root:1"), path="/ny/x", revision=4)
+    world.says("root:1", "/", down("/ny", "ny:1", cluster_id="/ny"), revision=9)
+    world.says("ny:1", "/ny", here("/ny/x"), revision=7)
+    walk = start("/la/l")
+    end = world.run(walk)
+    assert read_at(end) == {"/la": 3, "/": 9, "/ny": 7}
+    assert isinstance(end, Found)
+    assert end.read.reaches(wanting(la=3, root=9))
+    assert not end.read.reaches(wanting(la=4))
+    (learned,) = (known for known, _ in walk.learned)
+    assert not learned.read.reaches(wanting(root=10))
+    assert learned.read.reaches(wanting(ny=100)), "it rests on those who led there"
+
+
+def test_an_absence_has_the_positions_of_every_target_that_said_so(world: World) -> None:
+    union = link("/l", "/la/x", "/ny/x", mode=LinkMode.UNION)
+    world.says("s:1", "/", union, path="/l", revision=2)
+    world.says("s:1", "/", down("/la", "la:1"), path="/la/x", revision=2)
+    world.says("s:1", "/", down("/ny", "ny:1"), path="/ny/x", revision=2)
+    world.says("la:1", "/la", absent("/la"), revision=5)
+    world.says("ny:1", "/ny", absent("/ny"), revision=6)
+    assert read_at(world.run(start("/l"))) == {"/": 2, "/la": 5, "/ny": 6}
+
+
+def test_what_a_fallback_gave_is_good_for_no_token_of_the_target_that_was_away(
+    world: World,
+) -> None:
+    world.says("s:1", "/", link("/l", "/la/x", "/x"), path="/l", revision=2)
+    world.says("s:1", "/", down("/la", "la:1"), path="/la/x", revision=2)
+    world.says("s:1", "/", here("/x"), path="/x", revision=2)
+    end = world.run(start("/l"))
+    assert isinstance(end, Found)
+    assert end.read.reaches(wanting(root=2))
+    assert not end.read.reaches(wanting(la=1))
+
+
+def test_a_hint_older_than_the_callers_token_is_not_followed(world: World) -> None:
+    learned = ReadPositions({"/": Position("i1", 5)})
+    hint = Referral(Way.CACHE, p("/ny"), ("ny:1",), "/ny", read=learned, lifetime_seconds=60)
+    world.says("ny:1", "/ny", here("/ny/x"))
+    world.says("s:1", "/", absent(), revision=6)
+    rules = Rules(("s:1",), hint=lambda _: hint)
+    for wanted, endpoint in ((wanting(root=5), "ny:1"), (wanting(root=6), "s:1")):
+        world.asked.clear()
+        world.run(Resolution(p("/ny/x"), rules._replace(wanted=wanted)))
+        assert world.endpoints() == [endpoint]
+
+
+def test_a_direct_hint_is_followed_where_the_token_names_nobody_between(world: World) -> None:
+    world.says("s:1", "/la", direct("/ny", "ny:1", cluster_id="/ny"), path="/ny/x", revision=4)
+    world.says("s:1", "/la", up("/", "root:1", cluster_id="/"), path="/", revision=4)
+    world.says("root:1", "/", absent(), revision=6)
+    world.says("ny:1", "/ny", here("/ny/x"), revision=7)
+    for wanted in ({}, wanting(la=4), wanting(ny=7), wanting(la=1, ny=1)):
+        end = world.run(start("/ny/x", wanted=wanted))
+        assert isinstance(end, Found)
+        assert not end.read.reaches(wanting(root=1)), "the root was not asked"
+    assert "root:1" not in world.endpoints()
+    assert isinstance(world.run(start("/ny/x", wanted=wanting(root=6))), NotThere)
 
 
 def test_links_in_links(world: World) -> None:

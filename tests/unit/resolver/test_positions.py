@@ -1,0 +1,238 @@
+"""A remembered answer is good for a token only if every cluster on its way is at or beyond it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path as File
+from typing import Any
+
+import pytest
+from kdir.v1 import directory_pb2, entry_pb2
+
+from resolver import Resolver, TopicLocation, errors
+from resolver.errors import KdirError
+from resolver.path import Path
+from resolver.testing import MemoryDirectory
+from resolver.token import NOTHING_READ, Position, ReadPositions, Token
+
+
+def at(**revisions: int) -> ReadPositions:
+    return ReadPositions({name: Position("i", place) for name, place in revisions.items()})
+
+
+def wanted(**revisions: int) -> dict[str, Position]:
+    return dict(at(**revisions).positions)
+
+
+def test_each_position_of_a_token_is_compared() -> None:
+    read = at(a=3, b=5)
+    assert read.reaches({})
+    assert read.reaches(wanted(a=3, b=4, c=9))
+    assert not read.reaches(wanted(a=3, b=6))
+    assert not read.reaches({"a": Position("another life", 1)})
+    assert not read.incomplete().reaches(wanted(c=1))
+    assert read.incomplete().reaches(wanted(a=3))
+
+
+def test_of_two_positions_of_a_cluster_the_earlier_counts() -> None:
+    assert at(a=3, b=5).joined(at(b=4, c=1)) == at(a=3, b=4, c=1)
+    assert not at(a=3).joined(NOTHING_READ.incomplete()).is_complete
+    two_lives = at(a=3).joined(ReadPositions({"a": Position("later", 1)}))
+    assert two_lives == at(a=3)
+
+
+def test_what_is_followed_may_be_advanced_within_its_life() -> None:
+    assert at(a=3, b=1).advanced("a", Position("i", 7)) == at(a=7, b=1)
+    assert at(a=3).advanced("a", Position("other", 7)) == at(a=3)
+    assert at(a=3).advanced("b", Position("i", 7)) == at(a=3)
+
+
+# -- over a federation ------------------------------------------------------------------------
+
+
+class World:
+    def __init__(self, directory: MemoryDirectory) -> None:
+        self.directory = directory
+
+    def token(self, mount: str = "/") -> str:
+        """Of what the cluster has by now."""
+        cluster = self.directory._clusters[Path.parse(mount)]
+        return str(Token.of(cluster.cluster_id, "memory", cluster._revision))
+
+    def umount(self, mount: str) -> None:
+        """The parent has no such mount any more; the child's server has not been told."""
+        gone = self.directory._clusters.pop(Path.parse(mount))
+        self.directory.transport.serve(gone.endpoint, gone.answer)
+        self.directory._clusters[Path()]._revision += 1
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with MemoryDirectory() as directory:
+        directory.cluster("/", "root")
+        directory.cluster("/m1", "m1")
+        directory.cluster("/m2", "m2")
+        directory.topic("/m2/target")
+        yield World(directory)
+
+
+Find = Callable[[Resolver, str, str], TopicLocation]
+
+
+def one(resolver: Resolver, path: str, token: str) -> TopicLocation:
+    return resolver.resolve(path, token=token)
+
+
+def many(resolver: Resolver, path: str, token: str) -> TopicLocation:
+    (found,) = resolver.resolve_many([path], token=token)
+    if isinstance(found, KdirError):
+        raise found
+    return found
+
+
+@pytest.mark.parametrize("find", [one, many])
+@pytest.mark.parametrize("start", ["/", "/m1", "/m2"])
+def test_a_removed_link_does_not_answer_for_a_later_token(
+    world: World, start: str, find: Find
+) -> None:
+    world.directory.link("/x", "/m2/target")
+    resolver = world.directory.resolver(start)
+    before = world.token()
+    assert find(resolver, "/x", "").path == "/m2/target"
+    world.directory.remove("/x")
+    world.directory.mkdir("/x")
+    assert find(resolver, "/x", before).path == "/m2/target"
+    assert find(resolver, "/x", world.token()).path == "/x"
+
+
+@pytest.mark.parametrize("find", [one, many])
+@pytest.mark.parametrize("start", ["/", "/m1", "/m2"])
+def test_an_absence_behind_a_removed_link_does_not(world: World, start: str, find: Find) -> None:
+    world.directory.link("/x", "/m2/none")
+    resolver = world.directory.resolver(start)
+    with pytest.raises(errors.Absent):
+        find(resolver, "/x", "")
+    before = world.token()
+    world.directory.transport.calls.clear()
+    with pytest.raises(errors.Absent):
+        find(resolver, "/x", before)
+    assert not world.directory.transport.calls, "an absence is as good for a token as an answer"
+    world.directory.remove("/x")
+    world.directory.mkdir("/x")
+    assert find(resolver, "/x", world.token()).path == "/x"
+
+
+@pytest.mark.parametrize("find", [one, many])
+def test_an_earlier_target_of_a_union_that_has_the_name_by_now(world: World, find: Find) -> None:
+    world.directory.link("/u", "/m1", "/m2", union=True)
+    resolver = world.directory.resolver()
+    assert find(resolver, "/u/target", "").path == "/m2/target"
+    world.directory.topic("/m1/target")
+    assert find(resolver, "/u/target", world.token("/m1")).path == "/m1/target"
+
+
+@pytest.mark.parametrize("find", [one, many])
+@pytest.mark.parametrize("path", ["/m2/target", "/m2/other"])
+def test_a_mount_that_is_gone_does_not_answer_for_a_later_token(
+    world: World, path: str, find: Find
+) -> None:
+    """Neither what was remembered of it nor the way there, which was remembered too."""
+    resolver = world.directory.resolver()
+    assert find(resolver, "/m2/target", "").cluster == "m2"
+    world.umount("/m2")
+    world.directory.mkdir(path)
+    found = find(resolver, path, world.token())
+    assert (found.cluster, found.kind) == ("root", "directory")
+
+
+def test_what_a_cluster_on_the_way_has_to_do_with_it_is_not_forgotten_on_disk(
+    world: World, tmp_path: File
+) -> None:
+    file = tmp_path / "cache"
+    with world.directory.resolver(cache_file=file) as resolver:
+        resolver.resolve("/m2/target")
+    before = world.token()
+    world.umount("/m2")
+    world.directory.mkdir("/m2/target")
+    with world.directory.resolver(cache_file=file) as resolver:
+        assert resolver.resolve("/m2/target", token=before).cluster == "m2"
+        assert resolver.resolve("/m2/target", token=world.token()).cluster == "root"
+
+
+def test_while_the_owner_is_away_no_older_answer_is_given_for_a_token(world: World) -> None:
+    world.directory.link("/x", "/m2/target")
+    now = [1000.0]
+    resolver = world.directory.resolver(clock=lambda: now[0])
+    resolver.resolve("/x")
+    before = world.token()
+    world.directory.mkdir("/other")
+    for mount in ("/", "/m2"):
+        world.directory.stop(mount)
+    now[0] += 100
+    assert resolver.resolve("/x", token=before).stale
+    with pytest.raises(errors.Unreachable):
+        resolver.resolve("/x", token=world.token())
+
+
+# -- what one wrote oneself -------------------------------------------------------------------
+
+
+class Writable:
+    """The root of a federation in memory, with the calls that change it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._real = world.directory._clusters[Path()].answer
+        world.directory.transport.serve(world.directory._clusters[Path()].endpoint, self.answer)
+
+    def answer(self, method: str, request: Any) -> Any:
+        if method == "DirectoryService.DeleteEntry":
+            if Path.parse(request.path) in self._world.directory._clusters:
+                self._world.umount(request.path)
+            else:
+                self._world.directory.remove(request.path)
+            return directory_pb2.DeleteEntryResponse(token=self._world.token())
+        if method == "DirectoryService.CreateEntry":
+            self._world.directory.mkdir(request.path)
+            return directory_pb2.CreateEntryResponse(token=self._world.token())
+        return self._real(method, request)
+
+
+def remove(resolver: Resolver, path: str) -> None:
+    request = directory_pb2.DeleteEntryRequest()
+    resolver.call(path, "DirectoryService.DeleteEntry", request, at_parent=True)
+
+
+def mkdir(resolver: Resolver, path: str) -> None:
+    entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+    request = directory_pb2.CreateEntryRequest(entry=entry)
+    resolver.call(path, "DirectoryService.CreateEntry", request, at_parent=True)
+
+
+def test_own_changes_of_a_link_in_the_middle_of_the_way_are_read(world: World) -> None:
+    world.directory.link("/a", "/x")
+    world.directory.link("/x", "/m2/target")
+    Writable(world)
+    resolver = world.directory.resolver()
+    assert resolver.resolve("/a").path == "/m2/target"
+    remove(resolver, "/x")
+    mkdir(resolver, "/x")
+    assert resolver.resolve("/a").path == "/x"
+
+
+def test_own_changes_of_a_mount_are_read(world: World) -> None:
+    Writable(world)
+    resolver = world.directory.resolver()
+    assert resolver.resolve("/m2/target").cluster == "m2"
+    remove(resolver, "/m2")
+    mkdir(resolver, "/m2")
+    assert resolver.resolve("/m2").cluster == "root"
+    with pytest.raises(errors.Absent) as caught:
+        resolver.resolve("/m2/target")
+    assert caught.value.metadata["cluster_id"] == "kc-root"
+
+
+def test_what_lies_elsewhere_stays_remembered_after_a_change(world: World) -> None:
+    Writable(world)
+    resolver = world.directory.resolver()
+    first = resolver.resolve("/m2/target")
+    mkdir(resolver, "/new")
+    assert resolver.resolve("/m2/target") is first
