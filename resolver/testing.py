@@ -131,11 +131,13 @@ class MemoryDirectory:
         parsed = Path.parse(path)
         self._owner(parsed).put(parsed, entry_pb2.Entry(directory=entry_pb2.Directory()))
 
-    def link(self, path: str, *targets: str, union: bool = False) -> None:
+    def link(
+        self, path: str, *targets: str, union: bool = False, fall_back_on_absent: bool = False
+    ) -> None:
         """Make a link, and the directories above it."""
         parsed = Path.parse(path)
         mode = entry_pb2.LINK_MODE_UNION if union else entry_pb2.LINK_MODE_FIRST
-        link = entry_pb2.Link(targets=targets, mode=mode)
+        link = entry_pb2.Link(targets=targets, mode=mode, fall_back_on_absent=fall_back_on_absent)
         self._owner(parsed).put(parsed, entry_pb2.Entry(link=link))
 
     def remove(self, path: str) -> None:
@@ -331,6 +333,7 @@ class _Cluster:
         rest = path.below(where)
         rewrite.paths.extend(str(Path.parse(one).join(rest)) for one in entry.link.targets)
         rewrite.mode = entry.link.mode
+        rewrite.fall_back_on_absent = entry.link.fall_back_on_absent
         rewrite.lifetime_seconds = LIFETIME_SECONDS
 
     def _locate(self, request: resolve_pb2.LocateRequest) -> resolve_pb2.LocateResponse:
