@@ -66,7 +66,8 @@ class BaseResolver:
             max_entries: answers that are remembered; 0: none, only where mounts are.
             max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
                 cannot be asked; 0 = never.
-            recursive: let the servers walk on in one's name.
+            recursive: let the servers walk on in one's name, to resolve. Whoever calls an owner, to
+                list, check or change, or resolves for a producer, is referred to it all the same.
             ca: PEM file; whose certificates of servers are believed. With it TLS is spoken, to
                 every server, and each must have a certificate for the name or address it was
                 dialled by.
@@ -172,7 +173,8 @@ class BaseResolver:
             hint=self._cache.hint,
             refusal=self._allow.refusal,
             choose=self._health.order,
-            recursive=self._recursive,
+            # Its request does not say that a writer stays with a link's first target.
+            recursive=self._recursive and not wanted.for_writes,
             for_writes=wanted.for_writes,
         )
 

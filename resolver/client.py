@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from resolver import errors
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from resolver.access import Checked
     from resolver.listing import Listing
+    from resolver.resolution import Resolution
     from resolver.trace import Trace
     from resolver.watching import Watching
 
@@ -104,6 +105,28 @@ class Resolver(BaseResolver):
         good = [path for path in parsed if isinstance(path, Path)]
         found = self._lookups.find_many(good, wanted, token, deadline)
         return [found[path] if isinstance(path, Path) else path for path in parsed]
+
+    def walk_many(
+        self,
+        paths: Sequence[Path],
+        *,
+        prefer: int = 0,
+        token: str = "",
+        no_follow: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> list[Resolution]:
+        """The walks to many paths, each ended; for a server that answers in its callers' names.
+        Only where mounts are is remembered of them.
+
+        Raises:
+            InvalidToken: not one that a directory server gave.
+        """
+        since = self._clock()
+        wanted = Wanted(prefer, no_follow)
+        walks = self._lookups.walk_many(paths, wanted, token, self._deadline(timeout_seconds))
+        for walk in walks:
+            self._lookups.learn(walk, since)
+        return walks
 
     # -- calling owners --------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ class Feeds:
     def _prove(self, path: Path, deadline: float) -> tuple[Sender, int]:
         """Who owns a path, by the tree and not by memory, and how long that may be believed."""
         wanted = Wanted(kind_of("directory"))
-        rules = self._rules(wanted).without_hints()
+        rules = self._rules(wanted).by_referrals().without_hints()
         since = self._clock()
         walk = self._lookups.walk(path, rules, wanted, "", deadline)
         self._lookups.learn(walk, since)

@@ -23,7 +23,7 @@ from resolver.token import Position, ReadPositions, Token
 from resolver.walker import Question, Walker
 from resolver.wanted import Wanted
 
-__all__ = ["Freshness", "Lookups"]
+__all__ = ["Freshness", "Lookups", "lifetime_of"]
 
 _STALE_RETRY_SECONDS: Final = 2.0
 """A stale answer is given without asking anew for so long: an outage must not cost each caller its
@@ -192,18 +192,22 @@ class Lookups:
                 found[path] = _outcome(kept)
             else:
                 cold.append(path)
-        if not cold:
-            return found
-        self.own_process()
-        question = self.question(wanted, token)
-        rules = self._rules(wanted).for_token(token)
-        walks = self.walker.walk_many(cold, rules, question, deadline)
+        walks = self.walk_many(cold, wanted, token, deadline) if cold else []
         for path, walk in zip(cold, walks, strict=True):
             try:
                 found[path] = _outcome(self._settle(walk, wanted, token, now))
             except KdirError as error:
                 found[path] = error
         return found
+
+    def walk_many(
+        self, paths: Sequence[Path], wanted: Wanted, token: str, deadline: float
+    ) -> list[Resolution]:
+        """A walk for each path that nobody else shares; all have ended."""
+        self.own_process()
+        question = self.question(wanted, token)
+        rules = self._rules(wanted).for_token(token)
+        return self.walker.walk_many(paths, rules, question, deadline)
 
     # -- remembering -----------------------------------------------------------------------
 
@@ -231,13 +235,13 @@ class Lookups:
             case Found(answer=answer, sender=sender, links=links):
                 kept = Kept(
                     location=location_of(answer, sender, links),
-                    until=since + _lifetime(end),
+                    until=since + lifetime_of(end),
                     path=path,
                     canonical=answer.path,
                     cluster_id=sender.cluster_id,
                     mount=sender.mount,
                     asked_at=since,
-                    followed=self._followed(end, since),
+                    followed=self._followed(walk, end, since),
                     read=end.read,
                     paths=walk.paths,
                 )
@@ -254,7 +258,7 @@ class Lookups:
                     message=error.message,
                     metadata=error.metadata,
                     attempts=tuple(map(str, walk.attempts)),
-                    followed=self._followed(end, since),
+                    followed=self._followed(walk, end, since),
                     read=end.read,
                     paths=walk.paths,
                 )
@@ -265,9 +269,11 @@ class Lookups:
         self._keep(wanted.key(str(path)), kept, sender)
         return kept
 
-    def _followed(self, end: Found | NotThere, since: float) -> Followed | None:
+    def _followed(self, walk: Resolution, end: Found | NotThere, since: float) -> Followed | None:
         # Behind a link the answer rests on more than its own cluster.
         if self.freshness is None or end.links:
+            return None
+        if walk.is_in_ones_name and not (isinstance(end, Found) and end.answer.path == walk.path):
             return None
         return self.freshness.of(end, since)
 
@@ -363,7 +369,8 @@ def absent_error(path: Path, end: NotThere) -> errors.Absent:
     return errors.Absent(message, metadata=facts)
 
 
-def _lifetime(end: Found) -> int:
+def lifetime_of(end: Found) -> int:
+    """For how many seconds an answer may be kept."""
     fallback = any(step.fallback for step in end.links)
     return min(end.lifetime_seconds, FALLBACK_SECONDS) if fallback else end.lifetime_seconds
 

@@ -75,11 +75,14 @@ class Resolution:
         "_trail",
         "_verified",
         "bad_hints",
+        "is_in_ones_name",
         "path",
     )
 
     def __init__(self, path: Path, rules: Rules) -> None:
         self.path = path
+        self.is_in_ones_name = False
+        """A server may have walked on in one's name: which links it met is not known."""
         self.bad_hints: list[Path] = []
         """Mounts whose referral, known beforehand, turned out wrong."""
         self._rules = rules
@@ -157,8 +160,9 @@ class Resolution:
             self._ask_again(ask, sender, seen)
             return Verdict.OLD
         self._read = self._read.joined(sender.read)
-        if ask.recursive:  # by whose words it went on is not known
-            self._read = self._read.incomplete()
+        if ask.recursive and isinstance(reply.outcome, Answer | Absent):
+            self._read = self._read.incomplete()  # its hints led past clusters, perhaps
+            self.is_in_ones_name = True
         return self._follow(ask, reply, elapsed_seconds)
 
     def failed(self, error: KdirError, elapsed_seconds: float = 0.0) -> Verdict:
@@ -308,6 +312,8 @@ class Resolution:
         """What the owner said, to be kept no longer than the words that led to it are good."""
         owners, links = self._owner_first(ask.endpoint), self._links()
         grounds = self._remaining_seconds()
+        if ask.recursive:  # what led it there is in the lifetime that it gives
+            grounds = min(grounds, said.lifetime_seconds)
         kept = min(said.lifetime_seconds, grounds)
         if isinstance(said, Answer):
             return Found(said, sender, owners, kept, links, grounds)

@@ -14,25 +14,29 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from google.protobuf.message import Message
-from kdir.v1 import resolve_pb2
+from kdir.v1 import entry_pb2, resolve_pb2
 
 from directory.authorization.principals import ANONYMOUS
 from directory.identity.callers import BEARER
 from directory.identity.dialling import Dialling
 from directory.services.call import CURRENT, REQUEST_ID_KEY, Call
 from directory.services.rpc import Handler
-from resolver.client import Resolver, TopicLocation
-from resolver.errors import Absent, KdirError, LimitExceeded, Unimplemented
+from resolver.client import Resolver
+from resolver.errors import InvalidPath, KdirError, LimitExceeded, Unimplemented
+from resolver.lookups import lifetime_of
+from resolver.outcome import End, Failed, Found, NotThere, United
+from resolver.path import Path
 from resolver.status import to_outcome
+from resolver.token import Token
 from resolver.transport import GrpcTransport, Method, Stream
 
 __all__ = ["Recursion"]
 
 _MOST_CALLERS: Final = 64
-_KINDS: Final = {0: "", 1: "directory", 2: "topic", 3: "link", 4: "mount"}
+_KINDS: Final = frozenset(entry_pb2.EntryKind.values())
 
 
 class _Caller(NamedTuple):
@@ -131,48 +135,58 @@ class Recursion:
         """One path, walked to its end.
 
         Raises:
-            KdirError: as the walk ended; Absent too, which only the owner said.
+            KdirError: the walk failed.
         """
-        with self._place():
-            found = self._resolver_of(call).resolve(
-                request.path,
-                prefer=_KINDS.get(request.prefer, ""),
-                token=request.token,
-                no_follow=request.no_follow,
-                timeout_seconds=call.seconds_left(),
-            )
-        return resolve_pb2.ResolveResponse(
-            authority=found.authority, outcome=resolve_pb2.Outcome(resolution=found.resolution)
-        )
+        (end,) = self._ends([Path.parse(request.path)], request, call)
+        response = resolve_pb2.ResolveResponse()
+        match end:
+            case Found() | NotThere():
+                response.authority.CopyFrom(_authority(end))
+                _fill(end, response.outcome)
+            case Failed(error=error):
+                raise error
+            case United():
+                raise AssertionError("one answer was wanted")
+        return response
 
     def batch_resolve(
         self, request: resolve_pb2.BatchResolveRequest, call: Call
     ) -> resolve_pb2.BatchResolveResponse:
         """Many paths, each walked to its end."""
+        parsed = [_path_or_error(text) for text in request.paths]
+        ends = iter(self._ends([one for one in parsed if isinstance(one, Path)], request, call))
+        response = resolve_pb2.BatchResolveResponse()
+        indexes: dict[bytes, int] = {}
+        for one in parsed:
+            outcome = response.outcomes.add()
+            end = Failed(one) if isinstance(one, KdirError) else next(ends)
+            if isinstance(end, Failed):
+                outcome.error.CopyFrom(to_outcome(end.error))
+            elif isinstance(end, Found | NotThere):
+                authority = _authority(end)
+                index = indexes.setdefault(authority.SerializeToString(), len(indexes))
+                if index == len(response.authorities):
+                    response.authorities.append(authority)
+                _fill(end, outcome)
+                if isinstance(end, Found):
+                    outcome.resolution.authority_index = index
+        return response
+
+    def _ends(
+        self,
+        paths: Sequence[Path],
+        request: resolve_pb2.ResolveRequest | resolve_pb2.BatchResolveRequest,
+        call: Call,
+    ) -> list[End]:
         with self._place():
-            found = self._resolver_of(call).resolve_many(
-                request.paths,
-                prefer=_KINDS.get(request.prefer, ""),
+            walks = self._resolver_of(call).walk_many(
+                paths,
+                prefer=request.prefer if request.prefer in _KINDS else 0,
                 token=request.token,
                 no_follow=request.no_follow,
                 timeout_seconds=call.seconds_left(),
             )
-        response = resolve_pb2.BatchResolveResponse()
-        indexes: dict[str, int] = {}
-        for one in found:
-            outcome = response.outcomes.add()
-            match one:
-                case TopicLocation():
-                    index = indexes.setdefault(one.token, len(indexes))
-                    if index == len(response.authorities):
-                        response.authorities.append(one.authority)
-                    outcome.resolution.CopyFrom(one.resolution)
-                    outcome.resolution.authority_index = index
-                case Absent():
-                    outcome.absent.nearest_directory = one.metadata.get("nearest", "")
-                case KdirError():
-                    outcome.error.CopyFrom(to_outcome(one))
-        return response
+        return [walk.next() for walk in walks]  # type: ignore[misc] # they have ended
 
     @contextmanager
     def _place(self) -> Iterator[None]:
@@ -201,3 +215,33 @@ class Recursion:
                     self._resolvers.popitem(last=False)  # those under way end with it
             self._resolvers.move_to_end(caller)
             return found
+
+
+def _path_or_error(text: str) -> Path | InvalidPath:
+    try:
+        return Path.parse(text)
+    except InvalidPath as error:
+        return error
+
+
+def _authority(end: Found | NotThere) -> resolve_pb2.Authority:
+    """Who answered, with the positions of all on the way to it in its token: what the caller may
+    remember of the answer is good for no later ones.
+    """
+    authority = resolve_pb2.Authority()
+    authority.CopyFrom(cast("resolve_pb2.Authority", end.sender.payload))
+    authority.token = str(Token(end.read.positions))
+    return authority
+
+
+def _fill(end: Found | NotThere, outcome: resolve_pb2.Outcome) -> None:
+    """The owner's answer, to be kept no longer than what led to it."""
+    if isinstance(end, Found):
+        outcome.resolution.CopyFrom(cast("resolve_pb2.Resolution", end.answer.payload))
+        outcome.resolution.ClearField("authority_index")
+        outcome.resolution.lifetime_seconds = lifetime_of(end)
+        return
+    outcome.absent.SetInParent()
+    if end.absent.nearest_directory is not None:
+        outcome.absent.nearest_directory = str(end.absent.nearest_directory)
+    outcome.absent.lifetime_seconds = end.lifetime_seconds

@@ -71,7 +71,7 @@ def test_N5_a_server_that_walks_for_a_caller_remembers_no_answer(tmp_path: Path)
         la.mkdir("/la/secret")
         eventually(lambda: root.outcome("/la/secret", recursive=True) == "resolution")
         add(la, "/la/secret", "-describe")
-        assert root.outcome("/la/secret", recursive=True) == "ABSENT"
+        assert root.outcome("/la/secret", recursive=True) == "absent"
         remove(la, "/la/secret", "-describe")
         assert root.outcome("/la/secret", recursive=True) == "resolution"
 
