@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Feeds"]
 
 _CHECKPOINT_SECONDS: Final = 5
+_GRACE_SECONDS: Final = 1.0
+"""So much longer than for finding an owner the end of a thread is waited for."""
 
 
 class Feeds:
@@ -81,7 +83,7 @@ class Feeds:
     def close(self) -> None:
         """End the streams that are followed; a watch is its caller's to close."""
         if self.following is not None:
-            self.following.close()
+            self.following.close(self._timeout_seconds + _GRACE_SECONDS)
 
     def _watching(self, path: Path, after: str, checkpoint_seconds: int) -> Watching:
         from resolver.watching import Watching

@@ -55,6 +55,7 @@ class Following:
         self._automatic = automatic
         self._lock = threading.Lock()
         self._clusters: dict[str, _Cluster] = {}
+        self._threads: dict[_Cluster, threading.Thread] = {}
         self._closed = False
 
     def of(self, end: Found | NotThere, since: float) -> Followed | None:
@@ -87,9 +88,10 @@ class Following:
                 self._clock,
             )
             self._clusters[sender.cluster_id] = cluster
-        threading.Thread(
-            target=self._run, args=(cluster,), name=f"follow-{sender.cluster}", daemon=True
-        ).start()
+            thread = self._threads[cluster] = threading.Thread(
+                target=self._run, args=(cluster,), name=f"follow-{sender.cluster}", daemon=True
+            )
+            thread.start()
         return cluster
 
     def is_following(self, cluster_id: str) -> bool:
@@ -104,19 +106,25 @@ class Following:
             with self._lock:
                 if self._clusters.get(cluster.cluster_id) is cluster:
                     del self._clusters[cluster.cluster_id]
+                self._threads.pop(cluster, None)
 
     def renew(self) -> None:
         """After a fork: the threads are the parent's."""
         self._lock = threading.Lock()
         self._clusters = {}
+        self._threads = {}
 
-    def close(self) -> None:
-        """End all streams."""
+    def close(self, timeout_seconds: float) -> None:
+        """End all streams, and wait for their threads: what they ask over is closed afterwards. One
+        that is finding an owner ends with that.
+        """
         with self._lock:
             self._closed = True
-            clusters = list(self._clusters.values())
-        for cluster in clusters:
+            threads = dict(self._threads)
+        for cluster in threads:
             cluster.watching.close()
+        for thread in threads.values():
+            thread.join(timeout_seconds)
 
 
 class _Cluster:

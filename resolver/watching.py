@@ -109,9 +109,13 @@ class Watching:
         )
         stream = self._transport.stream(endpoint, method("WatchService.Watch"), request)
         self._stream = stream
+        if self._closed.is_set():  # before there was a stream to cancel
+            stream.cancel()
+            return
         self._waiting_since = self._clock()
+        ended = threading.Event()
         guard = threading.Thread(
-            target=self._end_when_silent, args=(stream,), name="watch-guard", daemon=True
+            target=self._end_when_silent, args=(stream, ended), name="watch-guard", daemon=True
         )
         guard.start()
         try:
@@ -131,11 +135,13 @@ class Watching:
         finally:
             self._stream = None
             stream.cancel()
+            ended.set()
+            guard.join()
 
-    def _end_when_silent(self, stream: Stream) -> None:
+    def _end_when_silent(self, stream: Stream, ended: threading.Event) -> None:
         """A server that vanished without a word closes nothing: notice that no checkpoint came."""
         limit = self._checkpoint_seconds * _SILENCE
-        while self._stream is stream and not self._closed.wait(limit / 4):
+        while not ended.wait(limit / 4):
             since = self._waiting_since
             if since is not None and self._clock() - since > limit:
                 stream.cancel()

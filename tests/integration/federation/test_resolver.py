@@ -280,3 +280,23 @@ def test_a_followed_memory_needs_no_call_and_sees_changes(federation: Federation
         federation["/ny/tracking"].mkdir("/ny/tracking/maps")
         again = eventually(lambda: client.resolve("/ny/tracking/maps"))
         assert again.entry.entry_id != first.entry.entry_id
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+def test_closed_right_after_a_resolve_it_leaves_no_thread_and_no_error(
+    standing: Federation, monkeypatch: pytest.MonkeyPatch, *, recursive: bool
+) -> None:
+    failed: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    before = set(threading.enumerate())
+
+    def left() -> list[str]:
+        names = (thread.name for thread in set(threading.enumerate()) - before)
+        return [name for name in names if name.startswith(("follow-", "watch-"))]
+
+    for turn in range(30):
+        with begin_at(standing, STARTS[turn % 5], watch=True, recursive=recursive) as client:
+            for path in ("/la", "/ny/tracking", "/la/tracking/search")[: turn % 3 + 1]:
+                client.resolve(path)
+        assert left() == []
+    assert failed == []

@@ -155,6 +155,33 @@ def test_a_server_that_falls_silent_is_left() -> None:
     assert not thread.is_alive()
 
 
+def test_one_that_is_closed_while_it_connects_ends() -> None:
+    """Between the look whether it is closed and there being a stream that could be cancelled."""
+
+    class Connecting(MemoryTransport):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cancelled = threading.Event()
+
+        def stream(self, endpoint: str, method: Any, request: Any) -> Any:
+            watch.close()
+            return self
+
+        def __iter__(self) -> Iterator[Any]:
+            assert self.cancelled.wait(20), "nobody ends it"
+            yield from ()
+            raise errors.Cancelled("ended")
+
+        def cancel(self) -> None:
+            self.cancelled.set()
+
+    transport = Connecting()
+    owner = Owner(Path(), True, "root", ID, Path(), ("127.0.0.1:20000",), "directory")
+    watch = Watching(Path(), "", lambda _: owner, transport)
+    assert list(watch) == []
+    assert transport.cancelled.is_set()
+
+
 # -- the memory that it feeds ------------------------------------------------------------------
 
 
@@ -170,6 +197,7 @@ class Live:
         self.after: list[str] = []
         self.directory.transport.serve(self.cluster.endpoint, self.answer)
         self._news = threading.Condition()
+        self._ended = False
 
     def answer(self, method: str, request: Any) -> Any:
         if method != "WatchService.Watch":
@@ -186,7 +214,9 @@ class Live:
         )
         while True:
             with self._news:
-                if not self._news.wait_for(lambda: bool(queue), 20):
+                if not self._news.wait_for(lambda: bool(queue) or self._ended, 20):
+                    return
+                if self._ended:
                     return
             said = queue.pop(0)
             if isinstance(said, KdirError):
@@ -206,6 +236,12 @@ class Live:
             self.streams[-1].append(error)
             self._news.notify_all()
 
+    def end(self) -> None:
+        """All streams end; so nobody who closes has to wait for one."""
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
     def resolver(self, **options: Any) -> Resolver:
         return self.directory.resolver(clock=lambda: self.now, **options)
 
@@ -223,6 +259,7 @@ def live() -> Iterator[Live]:
     made.directory.mkdir("/d")
     with made.directory:
         yield made
+        made.end()
 
 
 def followed(live: Live, client: Resolver) -> None:
@@ -389,6 +426,7 @@ def test_a_client_that_is_closed_follows_no_more(live: Live) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
     followed(live, client)
+    live.end()
     client.close()
     live.tell()
     following = client._feeds.following
