@@ -56,7 +56,8 @@ def read_at(
     if position is None:
         return snapshot
     _refuse_expired(position, snapshot)
-    if position.revision <= snapshot.revision:
+    # The tree alone is not enough: the mount table that outside paths are answered from follows it.
+    if position.revision <= snapshot.revision and replica.is_known(position.revision):
         return snapshot
     seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
     if places is None:

@@ -177,6 +177,11 @@ class Replica:
         """How often all was loaded again, since it could not be followed on."""
         return max(0, self._loads - 1)
 
+    def is_known(self, revision: int) -> bool:
+        """True if every subscriber knows a tree of at least this revision."""
+        told = self._told
+        return told is not None and told.revision >= revision
+
     def wait_for(self, revision: int, timeout_seconds: float) -> Snapshot:
         """The newest tree, once it is of at least this revision and every subscriber knows it.
 

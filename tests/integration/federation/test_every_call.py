@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -397,3 +399,31 @@ def test_a_token_of_the_cluster_that_has_the_link(
         assert names(client, path, token=token) == ()
         token = root.entries("DeleteEntry", path=path).token
         assert said(client.resolve, path, token=token) is errors.Absent
+
+
+def test_a_token_of_the_cluster_that_had_the_mount(federation: Federation) -> None:
+    """What stands where a cluster was mounted is seen with the token of who made it there, whatever
+    was remembered of the mount, and whatever mount tables still say.
+    """
+    root = federation["/"]
+    federation.join("/brief", "/").mkdir("/brief/b")
+    for mount in STARTS:
+        eventually(partial(lambda at: "/brief" in federation[at].mounted(), mount))
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(
+                Resolver(federation[mount].address, recursive=recursive, timeout_seconds=20)
+            )
+            for mount, recursive in itertools.product(STARTS, [False, True])
+        ]
+        for client in clients:
+            assert client.resolve("/brief/b").mount == "/brief"
+        root.entries("DeleteEntry", path="/brief", kind=entry_pb2.ENTRY_KIND_MOUNT)
+        token = root.mkdir("/brief/b").token
+        for client in clients:
+            there = client.resolve("/brief/b", token=token)
+            assert there.mount == "/"
+            (there,) = client.resolve_many(["/brief/b"], token=token)  # type: ignore[assignment]
+            assert there.mount == "/"
+            assert client.owner_of("/brief/b").path == KdirPath.parse("/brief/b")
+            assert names(client, "/brief", token=token) == ("b",)

@@ -12,6 +12,7 @@ from directory.identity.settings import TlsConfig
 from directory.services.call import Call
 from directory.services.recursion import Recursion, _Caller, _OwnFirst
 from resolver.errors import Unimplemented
+from resolver.token import Position, Token
 from resolver.transport import GrpcTransport, method
 from tests.identities import Authority
 
@@ -82,6 +83,37 @@ def test_what_one_caller_was_told_is_not_told_to_another() -> None:
         )
         assert here.asked[-1].principal == f"User:{number}"
     assert len(recursion._resolvers) <= 64
+    recursion.close()
+
+
+class Linked(Here):
+    """A root with links: ``/l/…`` is ``/…``, and what is called ``none`` is not there."""
+
+    def outcome(self, path: str) -> resolve_pb2.Outcome:
+        if path.startswith("/l/"):
+            rewrite = resolve_pb2.Rewrite(link="/l", paths=[path[2:]], lifetime_seconds=7)
+            return resolve_pb2.Outcome(rewrite=rewrite)
+        if path.endswith("none"):
+            absent = resolve_pb2.Absent(nearest_directory="/", lifetime_seconds=5)
+            return resolve_pb2.Outcome(absent=absent)
+        return super().outcome(path)
+
+
+def test_an_absence_is_an_outcome_and_says_whose() -> None:
+    recursion = Linked().recursion()
+    caller = call("User:alice", "token-a")
+    paths = ["/none", "/l/none", "/a", "/l/a", "//"]
+    together = recursion.batch_resolve(resolve_pb2.BatchResolveRequest(paths=paths), caller)
+    kinds = ["absent", "absent", "resolution", "resolution", "error"]
+    assert [one.WhichOneof("kind") for one in together.outcomes] == kinds
+    assert [one.cluster.cluster_id for one in together.authorities] == ["kc-1"]
+    for path, outcome in zip(paths[:4], together.outcomes, strict=False):
+        alone = recursion.resolve(resolve_pb2.ResolveRequest(path=path), caller)
+        assert alone.outcome == outcome
+        assert alone.authority.cluster.cluster_id == "kc-1"
+        assert Token.parse(alone.authority.token).positions == {"kc-1": Position("i", 1)}
+    assert together.outcomes[1].absent.nearest_directory == "/"
+    assert together.outcomes[3].resolution.lifetime_seconds == 7, "no longer than the link's"
     recursion.close()
 
 

@@ -5,6 +5,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from directory.codec import ProtoCodec
 from directory.namespace.entry import ROOT_ID, Directory, Kind
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Snapshot
+from directory.services.call import Call
+from directory.services.consistency import read_at
 from directory.store.base import (
     Committed,
     Identity,
@@ -26,6 +29,7 @@ from directory.store.base import (
 )
 from directory.store.replica import Applied, Replica, ReplicaState
 from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
+from resolver.token import Token
 from tests.unit.store.scripted_store import ScriptedStore
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -424,6 +428,31 @@ def test_subscribers_see_every_revision_once_in_order_and_before_who_waits(
     assert all(one.after is two.before for one, two in itertools.pairwise(steps))
     assert all(current)
     assert following[4].writes == (directory("d4", 14),)
+
+
+def test_a_read_at_a_token_waits_for_those_who_follow_the_tree(store: ScriptedStore) -> None:
+    """What lies outside the mount is answered from a mount table that follows the tree."""
+    swapped, go_on, known = threading.Event(), threading.Event(), []
+    with replica_of(store) as replica:
+        replica.wait_for(0, 30)
+
+        def follow(applied: Applied) -> None:
+            swapped.set()
+            assert go_on.wait(30)
+            known.append(applied.revision)
+
+        replica.subscribe(follow)
+        revision = commit(store, directory("d", 10))
+        assert swapped.wait(30)
+        assert replica.snapshot.revision == revision
+        token = str(Token.of("la", replica.snapshot.incarnation, revision))
+        call = Call(time.monotonic() + 30)
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(lambda: (read_at(replica, "la", 3600, token, call), list(known)))
+            assert read_at(replica, "la", 3600, "", call).revision == revision
+            go_on.set()
+            snapshot, seen = reading.result(30)
+        assert (snapshot.revision, seen) == (revision, [revision])
 
 
 def test_a_subscriber_that_fails_or_leaves_disturbs_nobody(store: ScriptedStore) -> None:
