@@ -59,7 +59,7 @@ class Kept(NamedTuple):
     read: ReadPositions = NOTHING_READ
     """Of every cluster on the way to it."""
     paths: tuple[Path, ...] = ()
-    """Every path that was asked for on the way: a change at or above one may change the answer."""
+    """Others that were asked for on the way: a change at or above one may change the answer."""
 
     def is_fresh(self, now: float) -> bool:
         """Whether it may be given out as it is."""
@@ -278,9 +278,7 @@ class Cache:
 
 def _aliases_of(key: Hashable, kept: Kept) -> Iterator[str]:
     """The paths other than its key that a change of the answer may be named by."""
-    seen = {key}
-    for path in (kept.canonical, *kept.paths):
-        text = str(path)
-        if text not in seen:
-            seen.add(text)
-            yield text
+    canonical = str(kept.canonical)
+    if canonical != key:
+        yield canonical
+    yield from map(str, kept.paths)

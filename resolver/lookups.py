@@ -28,6 +28,7 @@ __all__ = ["Freshness", "Lookups", "lifetime_of"]
 _STALE_RETRY_SECONDS: Final = 2.0
 """A stale answer is given without asking anew for so long: an outage must not cost each caller its
 whole deadline."""
+_NO_POSITIONS: Final[Mapping[str, Position]] = {}
 _MOST_WRITTEN: Final = 32
 """Clusters whose last write is remembered: servers refuse a token of more than 64."""
 
@@ -243,7 +244,7 @@ class Lookups:
                     asked_at=since,
                     followed=self._followed(walk, end, since),
                     read=end.read,
-                    paths=walk.paths,
+                    paths=_others(walk.paths, path, answer.path),
                 )
             case NotThere(path=canonical, sender=sender):
                 error = absent_error(path, end)
@@ -260,7 +261,7 @@ class Lookups:
                     attempts=tuple(map(str, walk.attempts)),
                     followed=self._followed(walk, end, since),
                     read=end.read,
-                    paths=walk.paths,
+                    paths=_others(walk.paths, path, canonical),
                 )
             case Failed(error=error):
                 return self._stale_or_raise(path, wanted, token, error)
@@ -385,8 +386,12 @@ def _is_expired(walk: Resolution) -> bool:
     return isinstance(end, Failed) and isinstance(end.error, errors.TokenExpired)
 
 
+def _others(paths: tuple[Path, ...], asked: Path, canonical: Path) -> tuple[Path, ...]:
+    return tuple(path for path in paths if path not in (asked, canonical))
+
+
 def _positions(token: str) -> Mapping[str, Position]:
-    return Token.parse(token).positions
+    return Token.parse(token).positions if token else _NO_POSITIONS
 
 
 def _outcome(kept: Kept) -> TopicLocation | KdirError:

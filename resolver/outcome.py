@@ -86,6 +86,8 @@ class Sender(NamedTuple):
     @property
     def read(self) -> ReadPositions:
         """What its answer was read at."""
+        if self.cluster_id in self.behind.positions:
+            return self.behind  # as its token says
         own = {self.cluster_id: Position(self.incarnation, self.revision)}
         return ReadPositions(own).joined(self.behind)
 

@@ -110,9 +110,10 @@ class ReadPositions(NamedTuple):
 
     def joined(self, other: ReadPositions) -> ReadPositions:
         """What rests on both: the earlier position of each cluster."""
-        if self.positions.items() >= other.positions.items():
-            positions = self.positions
-        else:
+        if not other.positions:
+            return self if other.is_complete else self.incomplete()
+        positions = other.positions
+        if self.positions:
             merged = dict(self.positions)
             for cluster_id, place in other.positions.items():
                 known = merged.get(cluster_id)
