@@ -156,9 +156,9 @@ class Lookups:
         return flight.kept
 
     def _walk(self, path: Path, wanted: Wanted, token: str, deadline: float) -> Kept:
-        started = self._clock()
+        started, written = self._clock(), self.session.text
         walk = self.walk(path, self._rules(wanted), wanted, token, deadline)
-        return self._settle(walk, wanted, token, started)
+        return self._settle(walk, wanted, token, started, written)
 
     def walk(
         self, path: Path, rules: Rules, wanted: Wanted, token: str, deadline: float
@@ -183,7 +183,7 @@ class Lookups:
         self, paths: Sequence[Path], wanted: Wanted, token: str, deadline: float
     ) -> dict[Path, TopicLocation | KdirError]:
         """Many paths at once; each has its own outcome."""
-        now = self._clock()
+        now, written = self._clock(), self.session.text
         positions = _positions(token)
         found: dict[Path, TopicLocation | KdirError] = {}
         cold: list[Path] = []
@@ -196,7 +196,7 @@ class Lookups:
         walks = self.walk_many(cold, wanted, token, deadline) if cold else []
         for path, walk in zip(cold, walks, strict=True):
             try:
-                found[path] = _outcome(self._settle(walk, wanted, token, now))
+                found[path] = _outcome(self._settle(walk, wanted, token, now, written))
             except KdirError as error:
                 found[path] = error
         return found
@@ -223,8 +223,10 @@ class Lookups:
         for referral, seconds in walk.learned:
             self._cache.learn(referral, seconds, since)
 
-    def _settle(self, walk: Resolution, wanted: Wanted, token: str, since: float) -> Kept:
-        """Keep what a walk came to.
+    def _settle(
+        self, walk: Resolution, wanted: Wanted, token: str, since: float, written: str
+    ) -> Kept:
+        """Keep what a walk came to. ``written`` is what the session had written when it began.
 
         Raises:
             KdirError: it came to nothing, and there is nothing old to give either.
@@ -267,7 +269,7 @@ class Lookups:
                 return self._stale_or_raise(path, wanted, token, error)
             case _:
                 raise AssertionError(f"a walk to {path} did not end: {end}")
-        self._keep(wanted.key(str(path)), kept, sender)
+        self._keep(wanted.key(str(path)), kept, sender, written)
         return kept
 
     def _followed(self, walk: Resolution, end: Found | NotThere, since: float) -> Followed | None:
@@ -278,7 +280,7 @@ class Lookups:
             return None
         return self.freshness.of(end, since)
 
-    def _keep(self, key: Hashable, kept: Kept, sender: Sender) -> None:
+    def _keep(self, key: Hashable, kept: Kept, sender: Sender, written: str) -> None:
         """Remember an answer, unless a change that this client knows of has overtaken it.
 
         The look comes after the keeping: whoever learns of a change notes its revision first and
@@ -287,7 +289,9 @@ class Lookups:
         self._cache.keep(key, kept)
         followed = kept.followed
         overtaken = followed is not None and sender.revision < followed.revision
-        if overtaken or self.session.is_after(kept.read):
+        # What was written before the walk began was sent along; the hints that it touched are gone.
+        wrote = self.session.text != written
+        if overtaken or (wrote and self.session.is_after(kept.read)):
             self._cache.forget(key)
 
     def _stale_or_raise(self, path: Path, wanted: Wanted, token: str, error: KdirError) -> Kept:

@@ -236,3 +236,18 @@ def test_what_lies_elsewhere_stays_remembered_after_a_change(world: World) -> No
     first = resolver.resolve("/m2/target")
     mkdir(resolver, "/new")
     assert resolver.resolve("/m2/target") is first
+
+
+def test_a_change_elsewhere_in_a_cluster_on_the_way_does_not_keep_answers_from_being_kept(
+    world: World,
+) -> None:
+    """The way there was learned before the change, and is still followed."""
+    world.directory.topic("/m2/another")
+    Writable(world)
+    resolver = world.directory.resolver()
+    resolver.resolve("/m2/target")
+    mkdir(resolver, "/new")
+    first = resolver.resolve("/m2/another")
+    world.directory.transport.calls.clear()
+    assert resolver.resolve("/m2/another") is first
+    assert not world.directory.transport.calls
