@@ -1,0 +1,120 @@
+"""Invents operations and questions: random, and near to what stands, so that they collide."""
+
+from __future__ import annotations
+
+import random
+
+from tests.soak.doors import Read
+from tests.soak.model import GrantLine, Op, Tree
+from tests.soak.plots import Plot
+
+__all__ = ["invent", "invent_read"]
+
+_NAMES = ("a", "b", "c")
+_OPERATIONS = ("READ", "WRITE", "DESCRIBE", "ALTER", "ALL")
+_FIELDS = ("owner", "contact", "description", "tags.x", "tags.y", "topic_config.retention.ms")
+_VALUES = ("x", "y", "z")
+
+
+def invent(source: random.Random, plot: Plot) -> Op:
+    """The next operation on a plot. The first makes the plot itself, which always stays."""
+    tree = plot.tree
+    if not tree:
+        return Op(verb="mkdir", path=plot.path)
+    verb = source.choices(
+        ["mkdir", "rm", "mv", "set", "grant", "revoke", "ln", "read_only"],
+        [7, 3, 3, 7, 4, 4, 1, 1],
+    )[0]
+    match verb:
+        case "mkdir":
+            path = _some_path(source, plot, new=0.85)
+            return Op(verb=verb, path=path, parents=source.random() < 0.3)
+        case "ln":
+            path = _some_path(source, plot, new=0.9)
+            return Op(verb=verb, path=path, kind="link", targets=(f"{plot.path}-elsewhere/t",))
+        case "rm":
+            path, kind = _standing(source, plot)
+            return Op(verb=verb, path=path, kind=kind, recursive=source.random() < 0.7)
+        case "mv":
+            path, kind = _standing(source, plot)
+            return Op(verb=verb, path=path, kind=kind, new_path=_some_path(source, plot, new=0.9))
+        case "set":
+            return _set(source, plot)
+        case "read_only":
+            path, _ = _standing(source, plot)
+            value = source.choice(["true", None, None, "false"])
+            return Op(verb="set", path=path, fields=(("read_only", value),))
+        case _:
+            path, _ = _standing(source, plot)
+            return Op(verb=verb, path=path, grants=_grants(source, tree, path))
+
+
+def _set(source: random.Random, plot: Plot) -> Op:
+    path, _ = _standing(source, plot)
+    fields: dict[str, str | None] = {}
+    for _ in range(source.choice([1, 1, 2])):
+        name = source.choice((*_FIELDS, "closed"))
+        if name == "closed":
+            fields[name] = source.choice(["true", "false", "false"])
+        elif name.startswith("topic_config"):
+            fields[name] = source.choice(["60000", "120000", None])
+        else:
+            fields[name] = source.choice((*_VALUES, None))
+    return Op(verb="set", path=path, fields=tuple(fields.items()))
+
+
+def _grants(source: random.Random, tree: Tree, path: str) -> tuple[GrantLine, ...]:
+    """Some grants; often such as stand there."""
+    standing = tree.get((path, "container"))
+    if standing is not None and standing.grants and source.random() < 0.5:
+        return (source.choice(sorted(standing.grants)),)
+    return (
+        (
+            f"User:{source.choice('pq')}",
+            source.choice(_OPERATIONS),
+            source.choice(["ALLOW", "ALLOW", "DENY"]),
+        ),
+    )
+
+
+def _standing(source: random.Random, plot: Plot) -> tuple[str, str]:
+    """A path and its kind: mostly of an entry that stands, never of the plot itself."""
+    own = sorted(
+        (key[0], node.kind)
+        for key, node in plot.tree.items()
+        if key[0] != plot.path and node.kind != "link"
+    )
+    if own and source.random() < 0.85:
+        return source.choice(own)
+    return _some_path(source, plot, new=1), "directory"
+
+
+def _some_path(source: random.Random, plot: Plot, new: float) -> str:
+    """A path in the plot, below directories as a rule; none that runs through a link."""
+    directories = sorted(key[0] for key, node in plot.tree.items() if node.kind == "directory")
+    above = source.choice(directories)
+    if above.count("/") - plot.path.count("/") >= 3:
+        above = plot.path
+    path = f"{above}/{source.choice(_NAMES)}"
+    link = plot.tree.get((path, "container"))
+    if source.random() < 0.15 and (link is None or link.kind != "link"):
+        path += f"/{source.choice(_NAMES)}"
+    return path if source.random() < new else source.choice(directories)
+
+
+def invent_read(source: random.Random, plot: Plot) -> Read:
+    """The next question about a plot."""
+    what = source.choices(
+        ["get", "list", "resolve", "grants", "check", "effective"], [3, 3, 3, 3, 2, 2]
+    )[0]
+    if what == "list":
+        directories = [key[0] for key, node in plot.tree.items() if node.kind == "directory"]
+        return Read(what, source.choice(sorted(directories) or [plot.path]))
+    path, kind = _standing(source, plot) if plot.tree else (plot.path, "directory")
+    if source.random() < 0.2:
+        path = plot.path
+        kind = "directory"
+    if what == "check":
+        operation = source.choice(_OPERATIONS[:-1])
+        return Read(what, path, kind, f"User:{source.choice('pq')}", operation)
+    return Read(what, path, kind)

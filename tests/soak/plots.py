@@ -1,0 +1,78 @@
+"""Plot: a subtree that one worker alone changes, with its model and the history of that."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from resolver.token import Position
+from tests.soak.model import Tree
+from tests.soak.world import CALL_SECONDS, Cluster
+
+__all__ = ["Plot", "Version"]
+
+_LINGERING_SECONDS = CALL_SECONDS + 4
+"""So long after all is calm, a request whose answer was lost can no longer take effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A tree as it stood from a revision in (``after``, ``until``] on."""
+
+    tree: Tree
+    after: int
+    until: int
+
+
+@dataclass(slots=True)
+class Plot:
+    """A subtree with its model. While ``candidates`` is not empty, it may be any of these: it is
+    left alone until nothing that lingers can change it, and then looked at.
+    """
+
+    path: str
+    cluster: Cluster
+    versions: list[Version]
+    incarnation: str = ""
+    candidates: list[Tree] = field(default_factory=list)
+    unsure_since: float = 0.0
+
+    @property
+    def tree(self) -> Tree:
+        """As it must be now."""
+        return self.versions[-1].tree
+
+    def record(self, tree: Tree, position: Position, *, exact: bool = True) -> None:
+        """The tree became this, at a revision or (not ``exact``) at or before it."""
+        if not self.incarnation:
+            self.incarnation = position.incarnation
+        if position.incarnation != self.incarnation:
+            self.incarnation = position.incarnation
+            self.versions = [Version(tree, 0, position.revision)]
+        else:
+            after = position.revision - 1 if exact else self.versions[-1].until
+            self.versions.append(Version(tree, after, position.revision))
+
+    def doubt(self, *candidates: Tree) -> None:
+        """It may be any of these, or become so later."""
+        self.candidates = list(candidates)
+        self.unsure_since = time.monotonic()
+
+    def has_settled(self) -> bool:
+        """True if nothing that was sent before can take effect any more."""
+        waited = time.monotonic() - self.unsure_since
+        return min(waited, self.cluster.calm_seconds()) > _LINGERING_SECONDS
+
+    def possible(self, position: Position | None, at_least: int) -> list[Tree]:
+        """The trees that a read may find that was made at a position; without one, any from the
+        version ``at_least`` on.
+        """
+        if position is None or position.incarnation != self.incarnation:
+            return [version.tree for version in self.versions[at_least:]]
+        found = []
+        for number, version in enumerate(self.versions):
+            is_last = number + 1 == len(self.versions)
+            replaced = not is_last and self.versions[number + 1].until <= position.revision
+            if number >= at_least and version.after < position.revision and not replaced:
+                found.append(version.tree)
+        return found
