@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,7 +32,7 @@ from tests.soak.messages import (
 from tests.soak.model import Op, Tree
 from tests.soak.world import Cluster, SoakServer, World
 
-__all__ = ["Answered", "Door", "LibraryDoor", "Read", "StubDoor", "view"]
+__all__ = ["Answered", "CliDoor", "Door", "LibraryDoor", "Read", "Reader", "StubDoor", "view"]
 
 _STUBS = {
     "DirectoryService": directory_pb2_grpc.DirectoryServiceStub,
@@ -86,24 +88,28 @@ def view(tree: Tree, read: Read, cluster: Cluster) -> object:
             raise AssertionError(read.what)
 
 
-class Door(Protocol):
-    """A way in."""
+class Reader(Protocol):
+    """A way in for questions."""
 
     name: str
-
-    def write(self, op: Op, token: str, request_id: str, timeout_seconds: float) -> Any:
-        """Asks for a change; the contract's answer.
-
-        Raises:
-            KdirError
-        """
-        ...
 
     def read(self, read: Read, token: str, timeout_seconds: float, top: str) -> Answered:
         """Asks a question.
 
         Raises:
             KdirError: there was no answer.
+        """
+        ...
+
+
+class Door(Reader, Protocol):
+    """A way in."""
+
+    def write(self, op: Op, token: str, request_id: str, timeout_seconds: float) -> Any:
+        """Asks for a change; the contract's answer.
+
+        Raises:
+            KdirError
         """
         ...
 
@@ -238,6 +244,7 @@ class LibraryDoor:
             timeout_seconds=10,
             recursive=mode == "recursive",
             watch=mode == "watch",
+            **world.login(),
         )
 
     def __str__(self) -> str:
@@ -289,3 +296,95 @@ class LibraryDoor:
             (one for one in self._world.clusters.values() if model.is_below(top, one.top)),
             key=lambda one: len(one.mount),
         )
+
+
+class CliDoor:
+    """``kdir`` as a process. It says no token and takes no request id, so that what came of a
+    change is known only where it says so.
+    """
+
+    name = "cli"
+
+    def __init__(self, world: World, random_source: random.Random) -> None:
+        start = random_source.choice(list(world.clusters.values()))
+        self._at = ",".join(start.addresses)
+        self._world = world
+
+    def __str__(self) -> str:
+        return f"kdir --at {self._at}"
+
+    @staticmethod
+    def can(op: Op, tree: Tree) -> bool:
+        """True if a command line says just this."""
+        if op.verb == "mkdir":
+            return op.parents
+        if op.verb == "set":
+            return len({value is None for _, value in op.fields}) == 1
+        if op.kind == "topic" and op.verb != "create":
+            return (op.path, "topic") in tree  # else a directory of the name would be meant
+        return op.kind != "link" or op.verb == "ln"
+
+    def run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
+        """One command line."""
+        done = self._world.kdir(*words, "--at", self._at, "--timeout", "20")
+        if "Traceback" in done.stderr:
+            self._world.journal.breach("cli", f"{words}: {done.stderr}", "cli")
+        return done
+
+    def change(self, op: Op) -> tuple[int, str]:
+        """Exit code and what was said on stderr."""
+        done = self.run(_words(op))
+        return done.returncode, done.stderr.strip()
+
+    def read(self, read: Read, token: str, timeout_seconds: float, top: str) -> Answered:
+        """``list`` and ``check`` only."""
+        if read.what == "check":
+            done = self.run(["check", read.principal, read.operation.lower(), f"{read.path}/"])
+            if done.returncode in (0, 4):
+                return Answered(done.returncode == 0)
+        else:
+            done = self.run(["ls", "-R", "-o", "json", f"{read.path}/"])
+            if done.returncode == 0:
+                return Answered(frozenset(map(_listed, done.stdout.splitlines())))
+            if done.returncode == 1:
+                return Answered(model.ABSENT)
+        if done.returncode == 3:
+            raise Unreachable(done.stderr)
+        raise Internal(f"{read}: exit code {done.returncode}: {done.stderr}")
+
+
+def _words(op: Op) -> list[str]:
+    place = op.path if op.kind in ("topic", "link") else f"{op.path}/"
+    match op.verb:
+        case "mkdir":
+            return ["mkdir", "-p", op.path]
+        case "create":
+            return ["create", "--no-wait", op.path]
+        case "ln":
+            return ["ln", *op.targets, op.path]
+        case "rm":
+            return ["rm", "-y", *(["-r"] if op.recursive else []), place]
+        case "mv":
+            return ["mv", place, op.new_path]
+        case "grant" | "revoke":
+            principal, operation, permission = op.grants[0]
+            deny = ["--deny"] if permission == "DENY" else []
+            operation = operation.lower().replace("_", "-")
+            return [op.verb, principal, operation, place, *deny]
+        case "set":
+            names = [(name.removeprefix("topic_config."), value) for name, value in op.fields]
+            if names[0][1] is None:
+                return ["unset", place, *(name for name, _ in names)]
+            return ["set", place, *(f"{name}={value}" for name, value in names)]
+        case _:
+            raise AssertionError(op)
+
+
+def _listed(line: str) -> object:
+    """A line of ``ls -o json`` as ``model.entry_view`` has it."""
+    from google.protobuf import json_format
+    from kdir.v1 import entry_pb2
+
+    entry = entry_pb2.Entry()
+    json_format.ParseDict(json.loads(line), entry, ignore_unknown_fields=True)
+    return entry_of(entry)

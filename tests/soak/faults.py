@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final
 
-from deploy.local.process import StartFailed
 from tests.soak.journal import Journal
-from tests.soak.world import Cluster, World
+from tests.soak.world import Cluster, SoakServer, World
 
-__all__ = ["Faults"]
+__all__ = ["BrokerFaults", "EtcdFaults", "Faults", "ServerFaults", "all_faults"]
+
+_PAUSES: Final = (0.1, 0.5, 1.0, 3.0, 6.0)
 
 
 class Faults(threading.Thread):
-    """Does one fault after another to one cluster until it is stopped; then all are healed."""
+    """Does one fault after another until it is stopped; the last one is healed first."""
 
-    def __init__(self, world: World, cluster: Cluster, journal: Journal, seed: str) -> None:
-        super().__init__(name=f"faults-{cluster.mount}", daemon=True)
-        self._world = world
-        self._cluster = cluster
+    def __init__(self, about: str, journal: Journal, seed: str) -> None:
+        super().__init__(name=f"faults-{about}", daemon=True)
+        self._about = about
         self._journal = journal
-        self._random = random.Random(f"{seed}-faults-{cluster.mount}")
+        self._random = random.Random(f"{seed}-faults-{about}")
         self._ending = threading.Event()
-        self.error: Exception | None = None
 
     def stop(self) -> None:
         """No further fault; the one under way is healed first."""
@@ -31,49 +31,114 @@ class Faults(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._ending.wait(self._random.uniform(1, 6)):
-                self._next()()
-        except Exception as error:  # noqa: BLE001 - the run must not go on without faults unseen
-            self.error = error
-            self._journal.breach("faults", f"the injector failed: {error!r}", self._cluster.mount)
+            while not self._ending.wait(self._random.uniform(1, 7)):
+                self.disturb()
+        except Exception as error:  # noqa: BLE001 - a run without faults would show nothing
+            self._journal.breach("faults", f"the injector failed: {error!r}", self._about)
 
-    def _next(self) -> Callable[[], None]:
-        return self._random.choices([self._kill, self._pause, self._move], weights=[3, 4, 1])[0]
+    def disturb(self) -> None:
+        """Does one fault and heals it."""
+        raise NotImplementedError
 
-    def _kill(self) -> None:
-        """SIGKILL, and a start after a while."""
+    def _last(self, *seconds: float) -> None:
+        """Waits for one of these times, or until the run ends."""
+        self._ending.wait(self._random.choice(seconds or _PAUSES))
+
+    def _note(self, kind: str, victim: str) -> None:
+        self._journal.fault(kind, self._about, victim=victim)
+
+
+class ServerFaults(Faults):
+    """Kills, pauses and moves the servers of one cluster."""
+
+    def __init__(self, world: World, cluster: Cluster, journal: Journal, seed: str) -> None:
+        super().__init__(cluster.mount, journal, seed)
+        self._cluster = cluster
+
+    def disturb(self) -> None:
+        kind = self._random.choices(["kill", "pause", "move", "stop"], weights=[4, 5, 2, 1])[0]
         server = self._random.choice(self._cluster.servers)
-        self._cluster.disturb()
-        self._journal.fault("kill", self._cluster.mount, server=server.directory.name)
-        server.kill()
-        self._ending.wait(self._random.choice([0, 0.2, 1, 4]))
+        with self._cluster.using(), self._cluster.disturbed():
+            self._note(kind, f"{server.directory.name} {server.address}")
+            self._do(kind, server)
+            self._journal.write("healed", self._about, victim=server.directory.name)
+
+    def _do(self, kind: str, server: SoakServer) -> None:
+        match kind:
+            case "pause":
+                server.pause()
+                self._last()
+                server.resume()
+                return
+            case "kill":
+                server.kill()
+            case "stop":
+                server.stop()
+            case _:
+                (server.kill if self._random.random() < 0.5 else server.stop)()
+                server.move()
+        self._last(0, 0, 0.3, 1, 4)
         server.start_again()
-        self._journal.write("healed", self._cluster.mount, server=server.directory.name)
-        self._cluster.calm()
 
-    def _pause(self) -> None:
-        """SIGSTOP, and SIGCONT after a while."""
-        server = self._random.choice(self._cluster.servers)
-        self._cluster.disturb()
-        self._journal.fault("pause", self._cluster.mount, server=server.directory.name)
-        server.pause()
-        self._ending.wait(self._random.choice([0.1, 0.5, 1, 3, 6]))
-        server.resume()
-        self._journal.write("healed", self._cluster.mount, server=server.directory.name)
-        self._cluster.calm()
 
-    def _move(self) -> None:
-        """An end in order or by SIGKILL, and a start at another port."""
-        server = self._random.choice(self._cluster.servers)
-        self._cluster.disturb()
-        (server.kill if self._random.random() < 0.5 else server.stop)()
-        server.move()
-        self._journal.fault(
-            "move", self._cluster.mount, server=server.directory.name, to=server.address
-        )
-        try:
-            server.start_again()
-        except StartFailed as error:
-            self._journal.breach("start", str(error), self._cluster.mount)
-        self._journal.write("healed", self._cluster.mount, server=server.directory.name)
-        self._cluster.calm()
+class EtcdFaults(Faults):
+    """Kills and pauses members of etcd; now and then so many that there is no quorum."""
+
+    def __init__(self, world: World, journal: Journal, seed: str) -> None:
+        super().__init__("etcd", journal, seed)
+        assert world.etcd is not None
+        self._etcd = world.etcd
+        self._touched = [one for one in world.clusters.values() if one.store.startswith("etcd:")]
+
+    def disturb(self) -> None:
+        members = self._random.sample(self._etcd.members, self._random.choice([1, 1, 1, 2, 3]))
+        kind = self._random.choice(["kill", "pause", "pause"])
+        with ExitStack() as stack:
+            for cluster in self._touched:
+                stack.enter_context(cluster.disturbed())
+            self._note(f"etcd {kind}", ", ".join(member.name for member in members))
+            for member in members:
+                (member.kill if kind == "kill" else member.pause)()
+            self._last(0.2, 1, 3, 5)
+            for member in members:
+                (member.start if kind == "kill" else member.process.resume)()
+            for member in self._etcd.members:
+                member.await_ready()
+            self._journal.write("healed", self._about)
+
+
+class BrokerFaults(Faults):
+    """Kills and pauses the broker of a cluster."""
+
+    def __init__(self, cluster: Cluster, journal: Journal, seed: str) -> None:
+        super().__init__(f"broker of {cluster.mount}", journal, seed)
+        assert cluster.broker is not None
+        self._broker = cluster.broker
+        self._cluster = cluster
+
+    def disturb(self) -> None:
+        self._last(4, 8)
+        kind = self._random.choice(["kill", "pause", "pause"])
+        with self._cluster.disturbed():
+            self._note(f"broker {kind}", self._broker.bootstrap)
+            if kind == "kill":
+                self._broker.kill()
+                self._last(0, 1, 3)
+                self._broker.start()
+            else:
+                self._broker.pause()
+                self._last(0.5, 2, 5, 8)
+                self._broker.resume()
+            self._journal.write("healed", self._about)
+
+
+def all_faults(world: World, journal: Journal, seed: str) -> list[Faults]:
+    """One injector for each thing that can break."""
+    found: list[Faults] = []
+    for cluster in world.clusters.values():
+        found.append(ServerFaults(world, cluster, journal, seed))
+        if cluster.broker is not None:
+            found.append(BrokerFaults(cluster, journal, seed))
+    if world.etcd is not None:
+        found.append(EtcdFaults(world, journal, seed))
+    return found

@@ -24,7 +24,7 @@ class Version:
     until: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Plot:
     """A subtree with its model. While ``candidates`` is not empty, it may be any of these: it is
     left alone until nothing that lingers can change it, and then looked at.

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import random
 import tempfile
+import threading
 import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from tests.federation import eventually
-from tests.soak.doors import Read, StubDoor
-from tests.soak.faults import Faults
+from deploy.local import etcd
+from deploy.local.cache import ServerUnavailable
+from tests.soak.faults import all_faults
 from tests.soak.journal import Breach, Counts, Journal
-from tests.soak.plots import Plot
 from tests.soak.registers import Register
+from tests.soak.watcher import Acknowledged, Watcher
 from tests.soak.worker import Worker
-from tests.soak.world import ClusterPlan, World
+from tests.soak.world import Cluster, ClusterPlan, World, WorldPlan
 
 __all__ = ["Report", "run"]
 
@@ -52,7 +55,7 @@ def run(
     seed: str,
     *,
     folder: Path | None = None,
-    plans: list[ClusterPlan] | None = None,
+    plan: WorldPlan | None = None,
     workers: int = 4,
     faults: bool = True,
 ) -> Report:
@@ -60,33 +63,88 @@ def run(
     folder = folder or Path(tempfile.mkdtemp(prefix=f"kdir-soak-{seed}-"))
     source = random.Random(f"{seed}-world")
     journal = Journal(folder)
-    with journal.closing(), World(folder, journal, plans or invent_world(source)) as world:
+    world = World(folder, journal, plan or invent_world(source))
+    with journal.closing(), unhandled(journal), world:
         world.start()
-        registers = {mount: make_registers(world, mount) for mount in world.clusters}
-        crew = [Worker(number, world, journal, registers, seed) for number in range(workers)]
-        injectors = (
-            [Faults(world, one, journal, seed) for one in world.clusters.values()] if faults else []
-        )
-        for thread in (*crew, *injectors):
-            thread.start()
-        journal.is_full.wait(seconds)
-        for injector in injectors:
-            injector.stop()
-        for worker in crew:
-            worker.stop()
-        for thread in (*injectors, *crew):
-            thread.join()
-        if not journal.is_full.is_set():
-            look_at_all(world, journal, crew, registers)
-        return Report(seed, seconds, folder, journal.counts, tuple(journal.breaches))
+        _run(world, journal, seed, seconds, workers=workers, faults=faults)
+    return Report(seed, seconds, folder, journal.counts, tuple(journal.breaches))
 
 
-def invent_world(source: random.Random) -> list[ClusterPlan]:
-    """The clusters of a run."""
-    return [
-        ClusterPlan("/", servers=2, enforce=source.random() < 0.3),
-        ClusterPlan("/la", "/", servers=2, enforce=source.random() < 0.5),
+def _run(
+    world: World, journal: Journal, seed: str, seconds: float, *, workers: int, faults: bool
+) -> None:
+    registers = {mount: make_registers(world, mount) for mount in world.clusters}
+    watchers = [
+        Watcher(world, cluster, journal, seed, by_library=by_library)
+        for cluster in world.clusters.values()
+        for by_library in (False, True)
     ]
+    crew = [Worker(number, world, journal, registers, seed) for number in range(workers)]
+    injectors = all_faults(world, journal, seed) if faults else []
+    for watcher in watchers:
+        watcher.start()
+        watcher.started.wait(60)
+    for thread in (*crew, *injectors):
+        thread.start()
+    journal.is_full.wait(seconds)
+    for ending in (injectors, crew):
+        for one in ending:
+            one.stop()
+        for thread in ending:
+            thread.join()
+    if not journal.is_full.is_set():
+        look_at_all(world, journal, crew, registers, watchers)
+    for watcher in watchers:
+        watcher.stop()
+    for watcher in watchers:
+        watcher.join(60)
+
+
+@contextmanager
+def unhandled(journal: Journal) -> Iterator[None]:
+    """An error that ends a thread, such as one of the library's, is a breach."""
+
+    def note(error: threading.ExceptHookArgs) -> None:
+        name = error.thread.name if error.thread is not None else "a thread"
+        trace = "".join(
+            traceback.format_exception(error.exc_type, error.exc_value, error.exc_traceback)
+        )
+        journal.breach("thread", f"{name} ended in an unhandled error: {trace}", name)
+
+    before, threading.excepthook = threading.excepthook, note
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def invent_world(source: random.Random) -> WorldPlan:
+    """The clusters of a run."""
+    has_etcd = is_there(etcd.installed)
+
+    def store() -> str:
+        return source.choice(["sqlite", "etcd"]) if has_etcd else "sqlite"
+
+    def enforce() -> bool:
+        return source.random() < 0.4
+
+    return WorldPlan(
+        (
+            ClusterPlan("/", servers=2, store=store(), enforce=enforce()),
+            ClusterPlan("/la", "/", servers=2, store=store(), enforce=enforce()),
+            ClusterPlan("/la/x", "/la", servers=2, store=store(), enforce=enforce()),
+        ),
+        tls=source.random() < 0.25,
+    )
+
+
+def is_there(installed: Callable[[], object]) -> bool:
+    """True if a kind of server is in the cache."""
+    try:
+        installed()
+    except ServerUnavailable:
+        return False
+    return True
 
 
 def make_registers(world: World, mount: str) -> list[Register]:
@@ -103,24 +161,20 @@ def look_at_all(
     journal: Journal,
     crew: list[Worker],
     registers: dict[str, list[Register]],
+    watchers: list[Watcher],
 ) -> None:
     """With every fault healed, each server must have what the model has."""
     journal.write("quiesce")
     world.await_healed()
     for worker in crew:
-        worker._ending.clear()
-        for plot in list(worker.plots):
-            deadline = time.monotonic() + 120
-            while plot.candidates and plot in worker.plots and time.monotonic() < deadline:
-                if plot.has_settled():
-                    worker._settle(plot)
-                time.sleep(0.2)
-            if plot in worker.plots and plot.tree and not plot.candidates:
-                look_at_plot(worker, plot)
+        worker.look_at_all()
     for several in registers.values():
         for register in several:
             register.verify(journal)
+    for watcher in watchers:
+        look_at_watch(watcher, journal)
     for cluster in world.clusters.values():
+        verify(world, cluster, journal)
         for server in cluster.servers:
             for name in ("server.log", "earlier.log"):
                 log = server.directory / name
@@ -129,17 +183,31 @@ def look_at_all(
                     journal.breach("log", f"{log}: {text[at : at + 1500]}", cluster.mount)
 
 
-def look_at_plot(worker: Worker, plot: Plot) -> None:
-    """Compares all of a plot at each server."""
-    for server in plot.cluster.servers:
-        door = StubDoor(server, plot.cluster)
-        reads = [Read("list", plot.path), Read("get", plot.path)]
-        reads += [
-            Read(what, key[0], node.kind)
-            for key, node in plot.tree.items()
-            if node.kind != "link"
-            for what in ("grants", "resolve")
-        ]
-        for read in reads:
-            ask = partial(worker.compare, plot, read, door, worker.token, 20)
-            eventually(ask, 120)
+def look_at_watch(watcher: Watcher, journal: Journal) -> None:
+    """Each watcher must have been given all that was acknowledged."""
+    acknowledged: list[Acknowledged] = list(watcher.cluster.acknowledged)
+    if acknowledged:
+        last = max((one.position for one in acknowledged[-20:]), key=lambda one: one.revision)
+        deadline = time.monotonic() + 120
+        while not watcher.reached(last):
+            if time.monotonic() > deadline:
+                text = f"{watcher.name} did not come to {last}"
+                journal.breach("watch late", text, watcher.name)
+                break
+            time.sleep(0.2)
+    watcher.verify(acknowledged)
+
+
+def verify(world: World, cluster: Cluster, journal: Journal) -> None:
+    """``kdir verify`` must find no difference."""
+    words = ["verify", cluster.mount, "--at", cluster.servers[0].address]
+    done = world.kdir(*words)
+    for _ in range(10):
+        if done.returncode in (0, 5):
+            break
+        time.sleep(1)
+        done = world.kdir(*words)
+    journal.check("verify")
+    if done.returncode != 0:
+        text = f"kdir verify ends with {done.returncode}: {done.stdout}{done.stderr}"
+        journal.breach("verify", text, cluster.mount)

@@ -10,15 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from resolver.errors import KdirError
+from resolver.errors import KdirError, by_reason
 from resolver.token import Position, Token
-from tests.soak.doors import Answered, Door, LibraryDoor, Read, StubDoor, view
+from tests.soak.doors import Answered, CliDoor, Door, LibraryDoor, Read, Reader, StubDoor, view
 from tests.soak.invention import invent, invent_read
 from tests.soak.journal import Journal
 from tests.soak.messages import answer_of, kind_number
-from tests.soak.model import ABSENT, Op, Tree, apply
+from tests.soak.model import ABSENT, Applied, Op, Tree, apply
 from tests.soak.plots import Plot, Version
 from tests.soak.registers import Register
+from tests.soak.watcher import Acknowledged
 from tests.soak.world import Cluster, World
 
 __all__ = ["TRANSIENT", "Worker", "shown"]
@@ -42,6 +43,8 @@ TRANSIENT: Final = frozenset(
 _IN_FAULTS: Final = frozenset({"LAME"})
 """Reasons that only a fault nearby explains."""
 _CALM_SECONDS: Final = 20.0
+_CLI_SHARE: Final = 0.05
+"""A process costs as much as some hundred calls."""
 _GIVE_UP_SECONDS: Final = 60.0
 _MOST_VERSIONS: Final = 120
 
@@ -100,8 +103,48 @@ class Worker(threading.Thread):
             self._journal.breach("checker", f"{self.name} failed: {error!r}", self.name)
             raise
         finally:
-            for door in self._doors.values():
-                door.close()
+            self._close_doors()
+
+    def _close_doors(self) -> None:
+        for door in self._doors.values():
+            door.close()
+        self._doors.clear()
+
+    def look_at_all(self, timeout_seconds: float = 180) -> None:
+        """With all faults healed: settles what is uncertain, and compares all plots at each server.
+        Not for the worker's own thread.
+        """
+        self._ending.clear()
+        for plot in list(self.plots):
+            deadline = time.monotonic() + timeout_seconds
+            while plot.candidates and plot in self.plots and time.monotonic() < deadline:
+                if plot.has_settled():
+                    self._settle(plot)
+                time.sleep(0.2)
+            if plot.candidates and plot in self.plots:
+                self._journal.breach("settled", f"{plot.path} could not be read", plot.path)
+            elif plot in self.plots and plot.tree:
+                self._look_at(plot, timeout_seconds)
+        self._close_doors()
+
+    def _look_at(self, plot: Plot, timeout_seconds: float) -> None:
+        reads = [Read("list", plot.path), Read("get", plot.path)]
+        reads += [
+            Read(what, key[0], node.kind)
+            for key, node in plot.tree.items()
+            if node.kind != "link"
+            for what in ("grants", "resolve")
+        ]
+        for server in plot.cluster.servers:
+            door = StubDoor(server, plot.cluster)
+            for read in reads:
+                deadline = time.monotonic() + timeout_seconds
+                while not self.compare(plot, read, door, self.token, 20):
+                    if time.monotonic() > deadline:
+                        text = f"{read} had no answer at {door} with all faults healed"
+                        self._journal.breach("unanswered", text, plot.path)
+                        return
+                    time.sleep(0.2)
 
     # -- choosing --------------------------------------------------------------------------------
 
@@ -112,11 +155,11 @@ class Worker(threading.Thread):
         return Plot(path, cluster, [Version({}, -1, 0)])
 
     def _door(self, cluster: Cluster) -> Door:
-        kind = self._random.choices(["grpc", "plain", "recursive", "watch"], [7, 2, 1, 1])[0]
+        kind = self._random.choice(self._world.plan.doors)
         if kind == "grpc":
             return StubDoor(self._random.choice(cluster.servers), cluster)
         door = self._doors.get(kind)
-        if door is not None and self._random.random() < 0.02:
+        if door is not None and self._random.random() < 0.04:
             door.close()
             door = None
         if door is None:
@@ -125,6 +168,10 @@ class Worker(threading.Thread):
 
     def _step(self) -> None:
         plot = self._random.choice(self.plots)
+        with plot.cluster.using():
+            self._step_on(plot)
+
+    def _step_on(self, plot: Plot) -> None:
         if plot.candidates:
             if plot.has_settled():
                 self._settle(plot)
@@ -147,7 +194,8 @@ class Worker(threading.Thread):
             self._count()
 
     def _replace(self, plot: Plot) -> None:
-        self.plots[self.plots.index(plot)] = self._new_plot()
+        if plot in self.plots:
+            self.plots[self.plots.index(plot)] = self._new_plot()
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -157,6 +205,9 @@ class Worker(threading.Thread):
     def _write(self, plot: Plot, op: Op) -> None:
         """Asks for a change until the answer is definite, and follows it in the model."""
         expected = apply(plot.tree, op, plot.cluster.top)
+        if self._random.random() < _CLI_SHARE and CliDoor.can(op, plot.tree):
+            self._write_by_cli(plot, op, expected)
+            return
         request_id = self._new_id()
         result, tries, door = self._until_definite(op, request_id, plot.cluster, plot.path)
         if result is None:
@@ -181,9 +232,43 @@ class Worker(threading.Thread):
             return
         if expected.tree != plot.tree:
             plot.record(expected.tree, position)
+            path = op.new_path or op.path
+            plot.cluster.acknowledged.append(Acknowledged(request_id, path, position))
         if isinstance(door, LibraryDoor):
             door.written[plot.path] = len(plot.versions) - 1
         self._done.append(_Done(op, request_id, answer, time.monotonic(), plot.cluster))
+
+    def _write_by_cli(self, plot: Plot, op: Op, expected: Applied) -> None:
+        door = CliDoor(self._world, self._random)
+        was_calm = plot.cluster.calm_seconds() > _CALM_SECONDS
+        started = self._journal.now()
+        code, said = door.change(op)
+        facts = {"op": op.shown(), "at_door": str(door), "started": started, "said": said[:300]}
+        self._journal.operation(op.verb, door.name, f"exit {code}", plot.path, **facts)
+        right = {by_reason(reason).exit_code for reason in expected.reasons} or {0}
+        if code == 3:
+            plot.doubt(plot.tree, expected.tree)
+        elif code not in right:
+            text = f"{op.shown()}: exit code {code}, right would be {right}: {said}"
+            self._give_up(plot, f"cli {op.verb}", text)
+        elif code != 0 and not was_calm:
+            plot.doubt(plot.tree)
+        elif code == 0:
+            self._journal.check("write")
+            position = self._fresh_position(plot)
+            if position is None:
+                plot.doubt(expected.tree)
+            elif expected.tree != plot.tree:
+                plot.record(expected.tree, position, exact=False)
+
+    def _fresh_position(self, plot: Plot) -> Position | None:
+        """A position at which all that was done before is there: that of a change made now."""
+        register = self._registers[plot.cluster.mount][0]
+        marker = Op(verb="set", path=register.path, fields=(("tags.marker", self._new_id()),))
+        result, _, _ = self._until_definite(marker, self._new_id(), plot.cluster, register.path)
+        if result is None or isinstance(result, KdirError):
+            return None
+        return self._note(result.token, plot.cluster)
 
     def _until_definite(
         self, op: Op, request_id: str, cluster: Cluster, about: str
@@ -268,10 +353,13 @@ class Worker(threading.Thread):
 
     def _read(self, plot: Plot, read: Read) -> None:
         door = self._door(plot.cluster)
+        if read.what in ("list", "check") and self._random.random() < _CLI_SHARE:
+            self.compare(plot, read, CliDoor(self._world, self._random), "")
+            return
         token = self.token if self._random.random() < 0.6 else ""
         self.compare(plot, read, door, token)
 
-    def compare(self, plot: Plot, read: Read, door: Door, token: str, seconds: float = 8) -> bool:
+    def compare(self, plot: Plot, read: Read, door: Reader, token: str, seconds: float = 8) -> bool:
         """Asks, and compares with what the model has; False: there was no answer."""
         at_least = len(plot.versions) - 1 if token else 0
         if isinstance(door, LibraryDoor):
@@ -304,7 +392,7 @@ class Worker(threading.Thread):
         return True
 
     def _ask(
-        self, plot: Plot, read: Read, door: Door, token: str, seconds: float
+        self, plot: Plot, read: Read, door: Reader, token: str, seconds: float
     ) -> Answered | None:
         started = self._journal.now()
         facts: dict[str, Any] = {"at_door": str(door), "read": str(read), "started": started}
@@ -326,12 +414,9 @@ class Worker(threading.Thread):
 
     def _settle(self, plot: Plot) -> None:
         """Finds out which of the candidates it is, by a read that nothing newer can contradict."""
-        register = self._registers[plot.cluster.mount][0]
-        marker = Op(verb="set", path=register.path, fields=(("tags.marker", self._new_id()),))
-        result, _, _ = self._until_definite(marker, self._new_id(), plot.cluster, register.path)
-        if result is None or isinstance(result, KdirError):
+        position = self._fresh_position(plot)
+        if position is None:
             return
-        position = self._note(result.token, plot.cluster)
         door = StubDoor(self._random.choice(plot.cluster.servers), plot.cluster)
         read = Read("list", plot.path)
         found = self._ask(plot, read, door, self.token, 8)
@@ -357,13 +442,16 @@ class Worker(threading.Thread):
         if self._random.random() < 0.5:
             value = self._new_id()
             op = Op(verb="set", path=register.path, fields=(("owner", value),))
-            result, _, _ = self._until_definite(op, self._new_id(), cluster, register.path)
+            request_id = self._new_id()
+            result, _, _ = self._until_definite(op, request_id, cluster, register.path)
             if isinstance(result, KdirError):
                 text = f"{op.shown()} was refused with {result.reason}"
                 self._journal.breach("register refused", text, register.path)
                 return
             position = self._note(result.token, cluster) if result is not None else None
             register.wrote(value, started, self._journal.now(), position)
+            if position is not None:
+                cluster.acknowledged.append(Acknowledged(request_id, register.path, position))
             return
         token = self.token if self._random.random() < 0.5 else ""
         door = StubDoor(self._random.choice(cluster.servers), cluster)

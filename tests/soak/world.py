@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import random
+import contextlib
+import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -14,14 +17,18 @@ from typing import Any, Self
 
 from kdir.v1 import admin_pb2
 
+from deploy.local.etcd import EtcdCluster
+from deploy.local.kafka import KafkaBroker
 from deploy.local.ports import LOOPBACK, free_port
 from deploy.local.process import StartFailed
 from resolver.errors import KdirError
 from tests.federation import Server, eventually
+from tests.identities import Authority, Issued
 from tests.soak.journal import Journal
 
-__all__ = ["Cluster", "ClusterPlan", "SoakServer", "World"]
+__all__ = ["CALL_SECONDS", "Cluster", "ClusterPlan", "SoakServer", "World", "WorldPlan"]
 
+KDIR = str(Path(sys.executable).with_name("kdir"))
 CALL_SECONDS = 8.0
 """No call works longer than this at a server."""
 _LIMITS: Mapping[str, Any] = {
@@ -30,6 +37,7 @@ _LIMITS: Mapping[str, Any] = {
     "call_seconds": CALL_SECONDS,
     "absent_seconds": 2,
 }
+_PATIENCE_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +48,21 @@ class ClusterPlan:
     parent: str = ""
     servers: int = 2
     store: str = "sqlite"
-    kafka: bool = False
+    ceiling: tuple[str, ...] = ()
+    """What kdir may change in the Kafka behind it; empty: there is none."""
     enforce: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Site links."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorldPlan:
+    """All clusters of a run, parents first."""
+
+    clusters: tuple[ClusterPlan, ...]
+    tls: bool = False
+    doors: tuple[str, ...] = ("grpc",) * 7 + ("plain",) * 2 + ("recursive", "watch")
+    """By which workers come in, each as often as it is named."""
 
 
 class SoakServer(Server):
@@ -89,30 +109,68 @@ class Cluster:
         self.servers = servers
         self.store = store
         self.cluster_id = ""
-        self._lock = threading.Lock()
+        self.broker: KafkaBroker | None = None
+        self.acknowledged: list[Any] = []
+        """Changes that were acknowledged, for those who watch."""
+        self._lock = threading.Condition()
         self._faults = 0
         self._calm_since = time.monotonic()
+        self._users = 0
+        self._closed = False
 
     @property
     def top(self) -> str:
         """What its paths begin with: empty for the root."""
         return "" if self.mount == "/" else self.mount
 
-    def disturb(self) -> None:
-        """A fault begins that touches it."""
+    @property
+    def name(self) -> str:
+        """For files and stores."""
+        return self.mount.strip("/").replace("/", "-") or "root"
+
+    @contextmanager
+    def disturbed(self) -> Iterator[None]:
+        """A fault that touches it lasts as long as the block."""
         with self._lock:
             self._faults += 1
-
-    def calm(self) -> None:
-        """The fault has healed."""
-        with self._lock:
-            self._faults -= 1
-            self._calm_since = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._faults -= 1
+                self._calm_since = time.monotonic()
 
     def calm_seconds(self) -> float:
         """For how long no fault has touched it."""
         with self._lock:
             return 0.0 if self._faults else time.monotonic() - self._calm_since
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Nobody puts back its store as long as the block lasts."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._closed)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._lock.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody uses it as long as the block lasts."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._closed)
+            self._closed = True
+            self._lock.wait_for(lambda: not self._users)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._closed = False
+                self._lock.notify_all()
 
     @property
     def addresses(self) -> list[str]:
@@ -123,11 +181,16 @@ class Cluster:
 class World:
     """All clusters of a run; a context manager. ``start`` starts and joins them."""
 
-    def __init__(self, folder: Path, journal: Journal, plans: list[ClusterPlan]) -> None:
+    def __init__(self, folder: Path, journal: Journal, plan: WorldPlan) -> None:
         self.folder = folder
         self.journal = journal
-        self.plans = plans
+        self.plan = plan
         self.clusters: dict[str, Cluster] = {}
+        self.etcd: EtcdCluster | None = None
+        self.store_count = 0
+        self.user: Issued | None = None
+        """The certificate of all clients, with TLS."""
+        self._authority: Authority | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -143,70 +206,142 @@ class World:
 
     def start(self) -> None:
         """Starts every cluster, parents first, and mounts the children."""
-        for plan in self.plans:
+        if self.plan.tls:
+            self._authority = Authority(self.folder / "ca")
+            self.user = self._authority.issue("admin")
+        if any(one.store == "etcd" for one in self.plan.clusters):
+            self.etcd = self._stack.enter_context(EtcdCluster())
+        for plan in self.plan.clusters:
             self._start(plan)
 
-    def _start(self, plan: ClusterPlan) -> None:
-        name = plan.mount.strip("/").replace("/", "-") or "root"
-        store = f"sqlite:///{self.folder / name}.sqlite"
-        settings: dict[str, Any] = {"limits": dict(_LIMITS), "store": store, **plan.settings}
+    def new_store(self, name: str, kind: str) -> str:
+        """The address of a store that nobody has used."""
+        self.store_count += 1
+        if kind == "etcd":
+            assert self.etcd is not None
+            return f"etcd://{','.join(self.etcd.endpoints)}/{name}-{self.store_count}"
+        return f"sqlite:///{self.folder / name}-{self.store_count}.sqlite"
+
+    def _settings(self, plan: ClusterPlan, cluster: Cluster) -> dict[str, Any]:
+        settings: dict[str, Any] = {"limits": dict(_LIMITS), "store": cluster.store}
         if plan.parent:
             settings["parent"] = self.clusters[plan.parent].addresses
         # Workers ask about the rights of others; they themselves may do everything.
-        settings["auth"] = {"super_users": ["User:ANONYMOUS"], "anonymous": True}
+        settings["auth"] = {"super_users": ["User:ANONYMOUS", "User:admin"]}
+        if self.user is None:
+            settings["auth"]["anonymous"] = True
         if plan.enforce:
             settings["access"] = "enforce"
-        servers = [
-            SoakServer(self.folder / f"{name}-{number}", plan.mount, settings)
-            for number in range(plan.servers)
-        ]
-        cluster = Cluster(plan, servers, store)
-        for server in servers:
+        if plan.links:
+            settings["links"] = dict(plan.links)
+        if cluster.broker is not None:
+            settings["kafka"] = {
+                "bootstrap": [cluster.broker.bootstrap],
+                "ceiling": list(plan.ceiling),
+                "split_on": ".",
+                "sweep_seconds": 2,
+            }
+        return settings
+
+    def _start(self, plan: ClusterPlan) -> None:
+        name = plan.mount.strip("/").replace("/", "-") or "root"
+        cluster = Cluster(plan, [], self.new_store(name, plan.store))
+        if plan.ceiling:
+            # What is too old goes at once, so that a wrong setting shows within a run.
+            properties = {
+                "log.retention.check.interval.ms": "1000",
+                "log.segment.delete.delay.ms": "0",
+            }
+            cluster.broker = self._stack.enter_context(KafkaBroker(properties=properties))
+        settings = self._settings(plan, cluster)
+        issued: list[Issued] = []
+        for number in range(plan.servers):
+            folder = self.folder / f"{name}-{number}"
+            if self._authority is not None:
+                issued.append(self._authority.server(cluster.cluster_id))
+                settings["tls"] = issued[-1].tls()
+            server = SoakServer(folder, plan.mount, dict(settings))
+            if self.user is not None:
+                server.credentials = self.user.credentials()
+            cluster.servers.append(server)
             self._stack.callback(server.process.kill)
             self._stack.callback(server.close)
             server.start_again()
-            eventually(lambda at=server: is_serving(at), 60)  # type: ignore[misc]
-        cluster.cluster_id = servers[0].cluster_id
+            await_serving(server)
+            if not cluster.cluster_id:
+                cluster.cluster_id = server.cluster_id
+                if self._authority is not None:
+                    issued[0].take(self._authority.server(cluster.cluster_id))
         self.clusters[plan.mount] = cluster
         if plan.parent:
-            parent = self.clusters[plan.parent]
-            above = plan.mount.rsplit("/", 1)[0]
-            if above and above != plan.parent:
-                parent.servers[0].mkdir(above)
-            parent.servers[0].mount_child(plan.mount, cluster.cluster_id)
-            eventually(lambda: any(is_linked(one) for one in servers), 60)
+            self._join(plan, cluster)
         self.journal.write(
             "cluster",
             plan.mount,
             id=cluster.cluster_id,
-            store=store,
+            store=cluster.store,
             servers=cluster.addresses,
         )
 
-    def await_healed(self, timeout_seconds: float = 120) -> None:
+    def _join(self, plan: ClusterPlan, cluster: Cluster) -> None:
+        parent = self.clusters[plan.parent].servers[0]
+        above = plan.mount.rsplit("/", 1)[0] or "/"
+        if above != plan.parent:
+            parent.mkdir(above)
+        parent.mount_child(plan.mount, cluster.cluster_id)
+        eventually(lambda: is_linked(cluster), _PATIENCE_SECONDS)
+
+    def await_healed(self) -> None:
         """Waits until every server follows its store and every child is linked."""
         for cluster in self.clusters.values():
             for server in cluster.servers:
-                eventually(lambda at=server: is_serving(at), timeout_seconds)  # type: ignore[misc]
+                await_serving(server)
             if cluster.plan.parent:
-                eventually(
-                    lambda at=cluster: any(is_linked(one) for one in at.servers),  # type: ignore[misc]
-                    timeout_seconds,
-                )
+                eventually(lambda one=cluster: is_linked(one), _PATIENCE_SECONDS)  # type: ignore[misc]
 
-    def pick_server(self, random_source: random.Random, cluster: Cluster) -> SoakServer:
-        """Any server of a cluster, also one that is away now."""
-        return random_source.choice(cluster.servers)
+    # -- the command line ------------------------------------------------------------------------
+
+    def kdir(self, *words: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+        """Runs the command line as a process, as a user of this world."""
+        home = self.folder / "home"
+        environment = {
+            **os.environ,
+            "XDG_CONFIG_HOME": str(home / "config"),
+            "XDG_CACHE_HOME": str(home / "cache"),
+            "XDG_STATE_HOME": str(home / "state"),
+            "NO_COLOR": "1",
+        }
+        if self.user is not None:
+            for part in ("ca", "cert", "key"):
+                environment[f"KDIR_{part.upper()}"] = str(self.user.files[part])
+        return subprocess.run(
+            [KDIR, *words],
+            env=environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+
+    def login(self) -> dict[str, Any]:
+        """What a resolver of this world needs besides servers."""
+        return {} if self.user is None else {k: str(v) for k, v in self.user.files.items()}
 
 
-def is_serving(server: Server) -> bool:
-    """True if it follows its store."""
-    try:
+def await_serving(server: Server) -> None:
+    """Waits until a server follows its store."""
+
+    def serving() -> bool:
         return server.status().replica_state == admin_pb2.REPLICA_STATE_SERVING
-    except KdirError:
-        return False
+
+    eventually(serving, _PATIENCE_SECONDS)
 
 
-def is_linked(server: Server) -> bool:
-    """True if it holds the link to the parent."""
-    return bool(server.status().parent.linked)
+def is_linked(cluster: Cluster) -> bool:
+    """True if one of its servers holds the link to the parent."""
+    for server in cluster.servers:
+        with contextlib.suppress(KdirError):
+            if server.status().parent.linked:
+                return True
+    return False
