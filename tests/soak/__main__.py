@@ -17,11 +17,20 @@ def main() -> int:
     parser.add_argument("--seed", default="", help="what everything is made from; default: random")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--no-faults", action="store_true")
+    parser.add_argument(
+        "--world", default="", help="kafka, etcd, sqlite, tls, no-kafka, no-tls, by commas"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folder in any case")
     words = parser.parse_args()
     seed = words.seed or str(random.SystemRandom().randrange(1_000_000))
     print(f"seed {seed}", flush=True)
-    report = run(words.seconds, seed, workers=words.workers, faults=not words.no_faults)
+    report = run(
+        words.seconds,
+        seed,
+        workers=words.workers,
+        faults=not words.no_faults,
+        wanted=frozenset(words.world.split(",")) - {""},
+    )
     print(report)
     for breach in report.breaches:
         print(f"\nBREACH {breach}")

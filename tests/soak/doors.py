@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from kdir.v1 import (
     access_pb2,
     access_pb2_grpc,
+    admin_pb2_grpc,
     directory_pb2,
     directory_pb2_grpc,
     policies_pb2,
@@ -38,6 +39,7 @@ _STUBS = {
     "DirectoryService": directory_pb2_grpc.DirectoryServiceStub,
     "AccessService": access_pb2_grpc.AccessServiceStub,
     "PolicyService": policies_pb2_grpc.PolicyServiceStub,
+    "AdminService": admin_pb2_grpc.AdminServiceStub,
 }
 _ABSENT = ("ABSENT", "INVALID_NAMESPACE")
 
@@ -189,6 +191,14 @@ class StubDoor:
         return f"grpc {self.server.directory.name}"
 
     def _call(self, path: str, method: str, request: Any, timeout_seconds: float) -> Any:
+        return self.call(method, request, timeout_seconds)
+
+    def call(self, method: str, request: Any, timeout_seconds: float) -> Any:
+        """One call of the contract.
+
+        Raises:
+            KdirError
+        """
         service, _, name = method.partition(".")
         try:
             return self.server.ask(_STUBS[service], name, request, timeout_seconds)

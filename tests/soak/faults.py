@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from tests.soak.journal import Journal
-from tests.soak.world import Cluster, SoakServer, World
+from tests.soak.world import Cluster, SoakServer, World, is_linked
 
 __all__ = ["BrokerFaults", "EtcdFaults", "Faults", "ServerFaults", "all_faults"]
 
@@ -54,14 +54,26 @@ class ServerFaults(Faults):
     def __init__(self, world: World, cluster: Cluster, journal: Journal, seed: str) -> None:
         super().__init__(cluster.mount, journal, seed)
         self._cluster = cluster
+        self._world = world
 
     def disturb(self) -> None:
         kind = self._random.choices(["kill", "pause", "move", "stop"], weights=[4, 5, 2, 1])[0]
+        if kind == "move" and not self._may_move():
+            kind = "kill"
         server = self._random.choice(self._cluster.servers)
         with self._cluster.using(), self._cluster.disturbed():
             self._note(kind, f"{server.directory.name} {server.address}")
             self._do(kind, server)
             self._journal.write("healed", self._about, victim=server.directory.name)
+
+    def _may_move(self) -> bool:
+        """True if every child has heard of where the servers are now: a child that is cut off
+        while all of them move would have to be told by an operator.
+        """
+        children = [
+            one for one in self._world.clusters.values() if one.plan.parent == self._cluster.mount
+        ]
+        return all(is_linked(child) for child in children)
 
     def _do(self, kind: str, server: SoakServer) -> None:
         match kind:
@@ -78,7 +90,13 @@ class ServerFaults(Faults):
                 (server.kill if self._random.random() < 0.5 else server.stop)()
                 server.move()
         self._last(0, 0, 0.3, 1, 4)
+        parent = self._cluster.plan.parent
+        if parent:
+            server.settings["parent"] = self._world.clusters[parent].addresses
         server.start_again()
+        if kind == "move":
+            # Whoever is linked hears of the new address before the next one moves.
+            self._last(3)
 
 
 class EtcdFaults(Faults):

@@ -22,13 +22,20 @@ def invent(source: random.Random, plot: Plot) -> Op:
     if not tree:
         return Op(verb="mkdir", path=plot.path)
     verb = source.choices(
-        ["mkdir", "rm", "mv", "set", "grant", "revoke", "ln", "read_only"],
-        [7, 3, 3, 7, 4, 4, 1, 1],
+        ["mkdir", "rm", "mv", "set", "grant", "revoke", "ln", "read_only", "create", "quota"],
+        [7, 3, 3, 7, 4, 4, 1, 1, *((5, 1) if plot.cluster.broker is not None else (0, 0))],
     )[0]
     match verb:
         case "mkdir":
             path = _some_path(source, plot, new=0.85)
             return Op(verb=verb, path=path, parents=source.random() < 0.3)
+        case "create":
+            path = _some_path(source, plot, new=0.9)
+            return Op(verb=verb, path=path, kind="topic")
+        case "quota":
+            path = _standing_directory(source, plot)
+            value = source.choice(["0", "1", "2", None, None])
+            return Op(verb="set", path=path, fields=(("max_topics", value),))
         case "ln":
             path = _some_path(source, plot, new=0.9)
             return Op(verb=verb, path=path, kind="link", targets=(f"{plot.path}-elsewhere/t",))
@@ -41,26 +48,26 @@ def invent(source: random.Random, plot: Plot) -> Op:
         case "set":
             return _set(source, plot)
         case "read_only":
-            path, _ = _standing(source, plot)
+            path = _standing_directory(source, plot)
             value = source.choice(["true", None, None, "false"])
             return Op(verb="set", path=path, fields=(("read_only", value),))
         case _:
-            path, _ = _standing(source, plot)
-            return Op(verb=verb, path=path, grants=_grants(source, tree, path))
+            path, kind = _standing(source, plot)
+            return Op(verb=verb, path=path, kind=kind, grants=_grants(source, tree, path))
 
 
 def _set(source: random.Random, plot: Plot) -> Op:
-    path, _ = _standing(source, plot)
+    path, kind = _standing(source, plot)
     fields: dict[str, str | None] = {}
     for _ in range(source.choice([1, 1, 2])):
-        name = source.choice((*_FIELDS, "closed"))
+        name = source.choice((*_FIELDS, "closed") if kind == "directory" else _FIELDS)
         if name == "closed":
             fields[name] = source.choice(["true", "false", "false"])
         elif name.startswith("topic_config"):
             fields[name] = source.choice(["60000", "120000", None])
         else:
             fields[name] = source.choice((*_VALUES, None))
-    return Op(verb="set", path=path, fields=tuple(fields.items()))
+    return Op(verb="set", path=path, kind=kind, fields=tuple(fields.items()))
 
 
 def _grants(source: random.Random, tree: Tree, path: str) -> tuple[GrantLine, ...]:
@@ -77,6 +84,16 @@ def _grants(source: random.Random, tree: Tree, path: str) -> tuple[GrantLine, ..
     )
 
 
+def _standing_directory(source: random.Random, plot: Plot) -> str:
+    """Of a directory in the plot, if there is one."""
+    own = sorted(
+        key[0]
+        for key, node in plot.tree.items()
+        if key[0] != plot.path and node.kind == "directory"
+    )
+    return source.choice(own) if own else _some_path(source, plot, new=1)
+
+
 def _standing(source: random.Random, plot: Plot) -> tuple[str, str]:
     """A path and its kind: mostly of an entry that stands, never of the plot itself."""
     own = sorted(
@@ -86,7 +103,13 @@ def _standing(source: random.Random, plot: Plot) -> tuple[str, str]:
     )
     if own and source.random() < 0.85:
         return source.choice(own)
-    return _some_path(source, plot, new=1), "directory"
+    path = _some_path(source, plot, new=1)
+    return f"{path}-none" if _is_link(plot, path) else path, "directory"
+
+
+def _is_link(plot: Plot, path: str) -> bool:
+    node = plot.tree.get((path, "container"))
+    return node is not None and node.kind == "link"
 
 
 def _some_path(source: random.Random, plot: Plot, new: float) -> str:
@@ -114,7 +137,11 @@ def invent_read(source: random.Random, plot: Plot) -> Read:
     if source.random() < 0.2:
         path = plot.path
         kind = "directory"
+    if _is_link(plot, path):
+        path, kind = plot.path, "directory"
+    if what == "effective" and (path, "topic") in plot.tree:
+        path = plot.path
     if what == "check":
         operation = source.choice(_OPERATIONS[:-1])
-        return Read(what, path, kind, f"User:{source.choice('pq')}", operation)
+        return Read(what, path, "directory", f"User:{source.choice('pq')}", operation)
     return Read(what, path, kind)

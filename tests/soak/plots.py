@@ -36,6 +36,8 @@ class Plot:
     incarnation: str = ""
     candidates: list[Tree] = field(default_factory=list)
     unsure_since: float = 0.0
+    is_lost: bool = False
+    """After a restore it is not known what it holds."""
 
     @property
     def tree(self) -> Tree:
@@ -48,7 +50,9 @@ class Plot:
             self.incarnation = position.incarnation
         if position.incarnation != self.incarnation:
             self.incarnation = position.incarnation
-            self.versions = [Version(tree, 0, position.revision)]
+            # A new life of the store, which began with what there was.
+            self.versions = [Version(self.tree, -1, 0)]
+            self.versions.append(Version(tree, position.revision - 1, position.revision))
         else:
             after = position.revision - 1 if exact else self.versions[-1].until
             self.versions.append(Version(tree, after, position.revision))

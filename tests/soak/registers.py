@@ -32,13 +32,13 @@ class _Seen:
 @dataclass(slots=True)
 class Register:
     """An entry's owner, set to values that are never used twice; and its counter, a tag that is
-    raised by who saw its etag.
+    raised by who saw its etag, counted by incarnation of the store.
     """
 
     path: str
     writes: list[_Write] = field(default_factory=list)
     reads: list[_Seen] = field(default_factory=list)
-    counted: Counter[int] = field(default_factory=Counter)
+    counted: Counter[tuple[int, int]] = field(default_factory=Counter)
     counted_unsure: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -67,7 +67,7 @@ class Register:
             for seen in self.reads:
                 if seen.position.incarnation == incarnation:
                     self._verify_read(seen, ordered, unsure, journal)
-        for number, times in self.counted.items():
+        for (_, number), times in self.counted.items():
             if times > 1:
                 text = f"{times} workers were told that they raised {self.path} to {number}"
                 journal.breach("counter", text, self.path)

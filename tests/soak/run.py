@@ -12,10 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local import etcd
+from deploy.local import etcd, kafka
 from deploy.local.cache import ServerUnavailable
 from tests.soak.faults import all_faults
+from tests.soak.hand import Hand
 from tests.soak.journal import Breach, Counts, Journal
+from tests.soak.operator import Operator
+from tests.soak.plots import Plot
 from tests.soak.registers import Register
 from tests.soak.watcher import Acknowledged, Watcher
 from tests.soak.worker import Worker
@@ -58,12 +61,13 @@ def run(
     plan: WorldPlan | None = None,
     workers: int = 4,
     faults: bool = True,
+    wanted: frozenset[str] = frozenset(),
 ) -> Report:
     """Runs a soak; its folder is kept where something was found."""
     folder = folder or Path(tempfile.mkdtemp(prefix=f"kdir-soak-{seed}-"))
     source = random.Random(f"{seed}-world")
     journal = Journal(folder)
-    world = World(folder, journal, plan or invent_world(source))
+    world = World(folder, journal, plan or invent_world(source, wanted))
     with journal.closing(), unhandled(journal), world:
         world.start()
         _run(world, journal, seed, seconds, workers=workers, faults=faults)
@@ -84,16 +88,31 @@ def _run(
     for watcher in watchers:
         watcher.start()
         watcher.started.wait(60)
-    for thread in (*crew, *injectors):
+    hands = [
+        Hand(world, cluster, journal, seed)
+        for cluster in world.clusters.values()
+        if cluster.broker is not None
+    ]
+    operators = []
+    if world.plan.hop:
+        hop = world.clusters[world.plan.hop]
+
+        def plots() -> list[Plot]:
+            return [plot for worker in crew for plot in list(worker.plots)]
+
+        operators.append(Operator(world, hop, journal, seed, plots))
+    for thread in (*crew, *hands, *operators, *injectors):
         thread.start()
     journal.is_full.wait(seconds)
-    for ending in (injectors, crew):
+    for ending in (operators, injectors, hands, crew):
         for one in ending:
             one.stop()
         for thread in ending:
             thread.join()
     if not journal.is_full.is_set():
         look_at_all(world, journal, crew, registers, watchers)
+        for hand in hands:
+            hand.look_at_all()
     for watcher in watchers:
         watcher.stop()
     for watcher in watchers:
@@ -118,23 +137,38 @@ def unhandled(journal: Journal) -> Iterator[None]:
         threading.excepthook = before
 
 
-def invent_world(source: random.Random) -> WorldPlan:
-    """The clusters of a run."""
-    has_etcd = is_there(etcd.installed)
+def invent_world(source: random.Random, wanted: frozenset[str] = frozenset()) -> WorldPlan:
+    """The clusters of a run. ``wanted``: ``kafka``, ``etcd``, ``tls``, ``sqlite`` and ``no-…`` of
+    the first and third decide what is else left to the seed.
+    """
+    has_etcd, has_kafka = is_there(etcd.installed), is_there(kafka.installed)
 
     def store() -> str:
-        return source.choice(["sqlite", "etcd"]) if has_etcd else "sqlite"
+        kinds = {"sqlite", "etcd"} & wanted or {"sqlite", "etcd"}
+        return source.choice(sorted(kinds if has_etcd else {"sqlite"}))
+
+    def decide(what: str, share: float) -> bool:
+        chosen = source.random() < share
+        return what in wanted or (chosen and f"no-{what}" not in wanted)
 
     def enforce() -> bool:
         return source.random() < 0.4
 
+    hop = decide("operator", 0.6)
+    ceiling: tuple[str, ...] = ()
+    if has_kafka and decide("kafka", 0.6):
+        ceiling = source.choice([("create", "configs"), ("create", "configs", "delete")])
     return WorldPlan(
         (
             ClusterPlan("/", servers=2, store=store(), enforce=enforce()),
             ClusterPlan("/la", "/", servers=2, store=store(), enforce=enforce()),
-            ClusterPlan("/la/x", "/la", servers=2, store=store(), enforce=enforce()),
+            ClusterPlan(
+                "/la/x", "/la", servers=2, store=store(), enforce=enforce(), ceiling=ceiling
+            ),
+            *((ClusterPlan("/hop", "/", servers=2, store=store()),) if hop else ()),
         ),
-        tls=source.random() < 0.25,
+        hop="/hop" if hop else "",
+        tls=decide("tls", 0.25),
     )
 
 
@@ -187,9 +221,11 @@ def look_at_watch(watcher: Watcher, journal: Journal) -> None:
     """Each watcher must have been given all that was acknowledged."""
     acknowledged: list[Acknowledged] = list(watcher.cluster.acknowledged)
     if acknowledged:
-        last = max((one.position for one in acknowledged[-20:]), key=lambda one: one.revision)
+        life = acknowledged[-1].position.incarnation
+        places = [one.position for one in acknowledged if one.position.incarnation == life]
+        last = max(places, key=lambda one: one.revision)
         deadline = time.monotonic() + 120
-        while not watcher.reached(last):
+        while watcher.is_in(life) and not watcher.reached(last):
             if time.monotonic() > deadline:
                 text = f"{watcher.name} did not come to {last}"
                 journal.breach("watch late", text, watcher.name)
@@ -201,6 +237,8 @@ def look_at_watch(watcher: Watcher, journal: Journal) -> None:
 def verify(world: World, cluster: Cluster, journal: Journal) -> None:
     """``kdir verify`` must find no difference."""
     words = ["verify", cluster.mount, "--at", cluster.servers[0].address]
+    if cluster.broker is not None:
+        words.append("--skip-kafka")  # strangers have been there
     done = world.kdir(*words)
     for _ in range(10):
         if done.returncode in (0, 5):

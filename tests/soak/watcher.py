@@ -138,6 +138,11 @@ class Watcher(threading.Thread):
                 seen = self._events.setdefault(event.request_id, [])
                 seen.append((life, event.revision, event.path))
 
+    def is_in(self, incarnation: str) -> bool:
+        """True if it follows this life of the store."""
+        found = Token.parse(self._token).positions.get(self.cluster.cluster_id)
+        return found is not None and found.incarnation == incarnation
+
     def reached(self, position: Position) -> bool:
         """True if all up to a position was given."""
         found = Token.parse(self._token).positions.get(self.cluster.cluster_id)

@@ -58,6 +58,7 @@ class _Done:
     answer: Mapping[str, object]
     at: float
     cluster: Cluster
+    lives: int
 
 
 class Worker(threading.Thread):
@@ -85,6 +86,7 @@ class Worker(threading.Thread):
         self._plot_count = 0
         self._doors: dict[str, LibraryDoor] = {}
         self._done: deque[_Done] = deque(maxlen=40)
+        self._lives_known = sum(one.lives for one in world.clusters.values())
         self.token = ""
         """The newest position of each cluster that this worker was told of."""
         self.plots = [self._new_plot() for _ in range(3)]
@@ -149,7 +151,7 @@ class Worker(threading.Thread):
     # -- choosing --------------------------------------------------------------------------------
 
     def _new_plot(self) -> Plot:
-        cluster = self._random.choice(list(self._world.clusters.values()))
+        cluster = self._random.choice(self._world.used)
         self._plot_count += 1
         path = f"{cluster.top}/w{self.number}p{self._plot_count}"
         return Plot(path, cluster, [Version({}, -1, 0)])
@@ -168,7 +170,14 @@ class Worker(threading.Thread):
 
     def _step(self) -> None:
         plot = self._random.choice(self.plots)
+        chance = self._random.random()
+        if chance < 0.1:
+            (self._register if chance < 0.07 else self._count)()
+            return
         with plot.cluster.using():
+            if plot.is_lost:
+                self._replace(plot)
+                return
             self._step_on(plot)
 
     def _step_on(self, plot: Plot) -> None:
@@ -182,16 +191,12 @@ class Worker(threading.Thread):
             self._replace(plot)
             return
         chance = self._random.random()
-        if chance < 0.55:
+        if chance < 0.6:
             self._write(plot, invent(self._random, plot))
-        elif chance < 0.85:
+        elif chance < 0.94:
             self._read(plot, invent_read(self._random, plot))
-        elif chance < 0.9:
-            self._repeat()
-        elif chance < 0.97:
-            self._register()
         else:
-            self._count()
+            self._repeat()
 
     def _replace(self, plot: Plot) -> None:
         if plot in self.plots:
@@ -236,7 +241,8 @@ class Worker(threading.Thread):
             plot.cluster.acknowledged.append(Acknowledged(request_id, path, position))
         if isinstance(door, LibraryDoor):
             door.written[plot.path] = len(plot.versions) - 1
-        self._done.append(_Done(op, request_id, answer, time.monotonic(), plot.cluster))
+        lives = plot.cluster.lives
+        self._done.append(_Done(op, request_id, answer, time.monotonic(), plot.cluster, lives))
 
     def _write_by_cli(self, plot: Plot, op: Op, expected: Applied) -> None:
         door = CliDoor(self._world, self._random)
@@ -289,6 +295,8 @@ class Worker(threading.Thread):
                 response = door.write(op, token, request_id, seconds)
             except KdirError as error:
                 facts |= {"started": started, "message": error.message}
+                if error.reason == "TOKEN_EXPIRED" and self._forget_expired():
+                    continue
                 self._journal.operation(op.verb, door.name, error.reason, about, **facts)
                 if error.reason not in TRANSIENT and not self._explained(error.reason, cluster):
                     return error, tries, door
@@ -298,6 +306,15 @@ class Worker(threading.Thread):
             self._journal.operation(op.verb, door.name, "ok", about, **facts)
             return response, tries, door
         return None, tries, None
+
+    def _forget_expired(self) -> bool:
+        """True if there was a new life since the token was given: it is forgotten."""
+        lives = sum(one.lives for one in self._world.clusters.values())
+        known, self._lives_known = self._lives_known, lives
+        self.token = ""
+        self._close_doors()
+        self._done.clear()
+        return lives > known
 
     def _explained(self, reason: str, cluster: Cluster) -> bool:
         calm = min(one.calm_seconds() for one in self._world.clusters.values())
@@ -328,7 +345,8 @@ class Worker(threading.Thread):
 
     def _repeat(self) -> None:
         """Asks again what was acknowledged a while ago: the same answer, and no second effect."""
-        young = [one for one in self._done if time.monotonic() - one.at < 60]
+        now = time.monotonic()
+        young = [one for one in self._done if now - one.at < 60 and one.lives == one.cluster.lives]
         if not young:
             return
         done = self._random.choice(young)
@@ -401,6 +419,8 @@ class Worker(threading.Thread):
             found = door.read(read, token, seconds, plot.path)
         except KdirError as error:
             facts["message"] = error.message
+            if error.reason == "TOKEN_EXPIRED" and self._forget_expired():
+                return None
             self._journal.operation(read.what, door.name, error.reason, plot.path, **facts)
             if error.reason not in TRANSIENT and not self._explained(error.reason, plot.cluster):
                 text = f"{read} by {door}: {error.reason}: {error.message}"
@@ -436,7 +456,11 @@ class Worker(threading.Thread):
     # -- what all share --------------------------------------------------------------------------
 
     def _register(self) -> None:
-        cluster = self._random.choice(list(self._world.clusters.values()))
+        cluster = self._random.choice(self._world.used)
+        with cluster.using():
+            self._use_register(cluster)
+
+    def _use_register(self, cluster: Cluster) -> None:
         register = self._random.choice(self._registers[cluster.mount])
         started = self._journal.now()
         if self._random.random() < 0.5:
@@ -463,7 +487,7 @@ class Worker(threading.Thread):
 
     def _count(self) -> None:
         """Raises a counter by who saw its etag: of those who saw the same one, one may."""
-        cluster = self._random.choice(list(self._world.clusters.values()))
+        cluster = self._random.choice(self._world.used)
         register = self._random.choice(self._registers[cluster.mount])
         server = self._random.choice(cluster.servers)
         kind: Any = kind_number("directory")
@@ -484,6 +508,8 @@ class Worker(threading.Thread):
         except (KdirError, ValueError) as error:
             reason = error.reason if isinstance(error, KdirError) else "UNREACHABLE"
             self._journal.operation("count", "grpc", reason, register.path)
+            if reason == "TOKEN_EXPIRED" and self._forget_expired():
+                return
             if reason not in TRANSIENT | {"ETAG_MISMATCH"}:
                 self._journal.breach("count", f"{register.path}: {error}", register.path)
             with register.lock:
@@ -491,7 +517,7 @@ class Worker(threading.Thread):
             return
         self._journal.operation("count", "grpc", "ok", register.path, number=number)
         with register.lock:
-            register.counted[number] += 1
+            register.counted[cluster.lives, number] += 1
 
 
 def is_of(op: Op, plot: Plot) -> bool:

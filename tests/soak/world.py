@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,16 @@ from tests.federation import Server, eventually
 from tests.identities import Authority, Issued
 from tests.soak.journal import Journal
 
-__all__ = ["CALL_SECONDS", "Cluster", "ClusterPlan", "SoakServer", "World", "WorldPlan"]
+__all__ = [
+    "CALL_SECONDS",
+    "Cluster",
+    "ClusterPlan",
+    "SoakServer",
+    "World",
+    "WorldPlan",
+    "await_serving",
+    "is_linked",
+]
 
 KDIR = str(Path(sys.executable).with_name("kdir"))
 CALL_SECONDS = 8.0
@@ -61,6 +70,8 @@ class WorldPlan:
 
     clusters: tuple[ClusterPlan, ...]
     tls: bool = False
+    hop: str = ""
+    """The mount of a cluster that is the operator's alone."""
     doors: tuple[str, ...] = ("grpc",) * 7 + ("plain",) * 2 + ("recursive", "watch")
     """By which workers come in, each as often as it is named."""
 
@@ -110,6 +121,10 @@ class Cluster:
         self.store = store
         self.cluster_id = ""
         self.broker: KafkaBroker | None = None
+        self.lives = 1
+        """How many incarnations of its store there were."""
+        self.on_restore: list[Callable[[float], None]] = []
+        """Told of each restore: of when the backup was, by the monotonic clock."""
         self.acknowledged: list[Any] = []
         """Changes that were acknowledged, for those who watch."""
         self._lock = threading.Condition()
@@ -290,6 +305,11 @@ class World:
             parent.mkdir(above)
         parent.mount_child(plan.mount, cluster.cluster_id)
         eventually(lambda: is_linked(cluster), _PATIENCE_SECONDS)
+
+    @property
+    def used(self) -> list[Cluster]:
+        """The clusters in which workers have their plots."""
+        return [one for one in self.clusters.values() if one.mount != self.plan.hop]
 
     def await_healed(self) -> None:
         """Waits until every server follows its store and every child is linked."""
