@@ -11,7 +11,7 @@ SOURCES := resolver directory deploy bench tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers etcd proto proto-baseline check fix test demo demo-down bench clean
+.PHONY: help setup servers etcd proto proto-baseline check fix test soak demo demo-down bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,12 @@ test: setup servers ## run every test, real servers included
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory etcd; \
 	  else echo "no Go here: the local etcd's tests are skipped" >&2; fi
 	$(BIN)/pytest -n $(JOBS) --dist loadfile tests
+
+# SECONDS is not the shell's here: make knows no such variable unless somebody gives it.
+soak: setup servers ## random federation under faults against a model; SECONDS=60, SEED=n
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory etcd; \
+	  else echo "no Go here: stores are on sqlite only" >&2; fi
+	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(SOAK)
 
 demo: setup servers ## start a small federation on real Kafka brokers and show it
 	@$(BIN)/python -m deploy.demo up

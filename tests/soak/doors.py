@@ -186,6 +186,7 @@ class StubDoor:
         self.name = "grpc"
         self.server = server
         self._cluster = cluster
+        self._lies = cluster.lies
 
     def __str__(self) -> str:
         return f"grpc {self.server.directory.name}"
@@ -207,14 +208,20 @@ class StubDoor:
 
     def write(self, op: Op, token: str, request_id: str, timeout_seconds: float) -> Any:
         method, request = request_of(op, token, request_id)
-        return self._call(op.path, method, request, timeout_seconds)
+        self._lies.bend_request(request)
+        try:
+            return self._call(op.path, method, request, timeout_seconds)
+        except KdirError as error:
+            raise self._lies.bend_refusal(error) from error
 
     def read(self, read: Read, token: str, timeout_seconds: float, top: str) -> Answered:
         if read.what == "resolve":
             return self._resolve(read, token)
-        return _read_by_calls(
+        found = _read_by_calls(
             self._call, read, token, timeout_seconds, top, self._cluster.cluster_id
         )
+        bent: Answered = self._lies.bend_answer(read.what, str(read), token, found)
+        return bent
 
     def _resolve(self, read: Read, token: str) -> Answered:
         try:
@@ -246,6 +253,8 @@ class LibraryDoor:
         self.name = f"library-{mode}"
         start = random_source.choice(list(world.clusters.values()))
         self.servers: Sequence[str] = start.addresses
+        self._start = start
+        self._random = random_source
         self.written: dict[str, int] = {}
         """By plot: the version of its tree that was written by this resolver last."""
         self._world = world
@@ -299,6 +308,43 @@ class LibraryDoor:
             if error.reason in _ABSENT:
                 return Answered(model.ABSENT)
             raise
+
+    def follow(self, path: str, token: str, timeout_seconds: float) -> tuple[object, bool]:
+        """Where a path leads: canonical path and kind, or absent; and whether that may be old or
+        by another target than the first.
+
+        Raises:
+            KdirError
+        """
+        path = self._by_site(path)
+        try:
+            found = self._resolver.resolve(path, token=token, timeout_seconds=timeout_seconds)
+        except KdirError as error:
+            if error.reason in _ABSENT:
+                return model.ABSENT, False
+            raise
+        return (found.path, found.kind), found.stale or found.is_fallback
+
+    def names(self, path: str, token: str, timeout_seconds: float) -> object:
+        """The names in a directory.
+
+        Raises:
+            KdirError
+        """
+        listing = self._resolver.list(
+            f"{self._by_site(path)}", token=token, timeout_seconds=timeout_seconds
+        )
+        found = frozenset(one.path.name for one in listing)
+        if listing.not_listed:
+            raise listing.not_listed[0].error
+        return found
+
+    def _by_site(self, path: str) -> str:
+        """The same path through a site link, where the servers that are asked first have one."""
+        for link, target in self._start.plan.links.items():
+            if model.is_below(path, target) and self._random.random() < 0.5:
+                return link + path[len(target) :]
+        return path
 
     def _owner(self, top: str) -> Cluster:
         """The cluster of a tree: that of the longest mount above it."""

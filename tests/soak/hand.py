@@ -68,7 +68,7 @@ class Hand(threading.Thread):
                     step = self._random.choices(steps, weights)[0]
                     try:
                         step()
-                    except (KdirError, KafkaException) as error:
+                    except (KdirError, KafkaException, TimeoutError) as error:
                         self._journal.operation(
                             step.__name__.strip("_"),
                             "hand",
@@ -91,9 +91,14 @@ class Hand(threading.Thread):
 
     def look(self) -> bool:
         """One look at all of Kafka; False: it did not answer."""
+        with self.ledger.lock:
+            lies = self._cluster.lies
+            made = [one.name for one in self.ledger.topics.values() if one.messages]
         try:
+            if lies.lie:
+                lies.bend_kafka(self.ledger.broker, made)
             self.ledger.look()
-        except KafkaException:
+        except (KafkaException, TimeoutError):
             return False
         return True
 
@@ -281,6 +286,8 @@ class Hand(threading.Thread):
 def _reason(error: Exception) -> str:
     if isinstance(error, KdirError):
         return error.reason
+    if isinstance(error, TimeoutError):
+        return "TIMEOUT"
     detail = error.args[0] if error.args else None
     name = getattr(detail, "name", None)
     return str(name()) if callable(name) else "KAFKA"

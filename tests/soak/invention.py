@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from tests.soak.doors import Read
 from tests.soak.model import GrantLine, Op, Tree
 from tests.soak.plots import Plot
 
-__all__ = ["invent", "invent_read"]
+__all__ = ["invent", "invent_read", "invent_way"]
 
 _NAMES = ("a", "b", "c")
 _OPERATIONS = ("READ", "WRITE", "DESCRIBE", "ALTER", "ALL")
@@ -16,14 +17,17 @@ _FIELDS = ("owner", "contact", "description", "tags.x", "tags.y", "topic_config.
 _VALUES = ("x", "y", "z")
 
 
-def invent(source: random.Random, plot: Plot) -> Op:
-    """The next operation on a plot. The first makes the plot itself, which always stays."""
+def invent(source: random.Random, plot: Plot, others: Sequence[Plot] = ()) -> Op:
+    """The next operation on a plot. The first makes the plot itself, which always stays.
+
+    ``others``: the same worker's, to which links may lead.
+    """
     tree = plot.tree
     if not tree:
         return Op(verb="mkdir", path=plot.path)
     verb = source.choices(
         ["mkdir", "rm", "mv", "set", "grant", "revoke", "ln", "read_only", "create", "quota"],
-        [7, 3, 3, 7, 4, 4, 1, 1, *((5, 1) if plot.cluster.broker is not None else (0, 0))],
+        [7, 3, 3, 7, 4, 4, 2, 1, *((5, 1) if plot.cluster.broker is not None else (0, 0))],
     )[0]
     match verb:
         case "mkdir":
@@ -38,7 +42,7 @@ def invent(source: random.Random, plot: Plot) -> Op:
             return Op(verb="set", path=path, fields=(("max_topics", value),))
         case "ln":
             path = _some_path(source, plot, new=0.9)
-            return Op(verb=verb, path=path, kind="link", targets=(f"{plot.path}-elsewhere/t",))
+            return _link(source, path, [one for one in others if one is not plot])
         case "rm":
             path, kind = _standing(source, plot)
             return Op(verb=verb, path=path, kind=kind, recursive=source.random() < 0.7)
@@ -54,6 +58,36 @@ def invent(source: random.Random, plot: Plot) -> Op:
         case _:
             path, kind = _standing(source, plot)
             return Op(verb=verb, path=path, kind=kind, grants=_grants(source, tree, path))
+
+
+def _link(source: random.Random, path: str, others: Sequence[Plot]) -> Op:
+    """A link to directories of other plots."""
+    standing = sorted(
+        {key[0] for plot in others for key, node in plot.tree.items() if node.kind == "directory"}
+    )
+    count = min(len(standing), source.choice([1, 1, 2]))
+    targets = tuple(source.sample(standing, count)) or (f"{path}-elsewhere/t",)
+    mode = source.choice(["", "fallback", "union"]) if count > 1 else ""
+    return Op(verb="ln", path=path, kind="link", targets=targets, mode=mode)
+
+
+def invent_way(source: random.Random, plots: Sequence[Plot]) -> str:
+    """A path through one of the links, or empty where there is none."""
+    links = sorted(
+        (key[0], node.targets)
+        for plot in plots
+        for key, node in plot.tree.items()
+        if node.kind == "link"
+    )
+    if not links:
+        return ""
+    path, targets = source.choice(links)
+    target = source.choice(targets)
+    below = sorted(
+        {key[0][len(target) :] for plot in plots for key in plot.tree if key[0].startswith(target)}
+    )
+    rest = source.choice(below) if below and source.random() < 0.8 else f"/{source.choice(_NAMES)}"
+    return path + rest
 
 
 def _set(source: random.Random, plot: Plot) -> Op:

@@ -45,15 +45,19 @@ class Journal:
     Args:
         folder: where ``journal.jsonl`` and ``breaches.txt`` are written.
         most_breaches: after so many the run ends.
+        awaited: or after one whose kind begins with one of these.
     """
 
-    def __init__(self, folder: Path, most_breaches: int = 30) -> None:
+    def __init__(
+        self, folder: Path, most_breaches: int = 30, awaited: tuple[str, ...] = ()
+    ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.counts = Counts()
         self.breaches: list[Breach] = []
         self.is_full = threading.Event()
         self._most_breaches = most_breaches
+        self._awaited = awaited
         self._lock = threading.Lock()
         self._file = (folder / "journal.jsonl").open("w")
         self._started = time.monotonic()
@@ -99,7 +103,8 @@ class Journal:
             self.breaches.append(found)
             with (self.folder / "breaches.txt").open("a") as file:
                 file.write(f"{found}\n\n")
-            if len(self.breaches) >= self._most_breaches:
+            was_awaited = bool(self._awaited) and kind.startswith(self._awaited)
+            if was_awaited or len(self.breaches) >= self._most_breaches:
                 self.is_full.set()
 
     def close(self) -> None:

@@ -70,7 +70,11 @@ def _new_entry(op: Op) -> entry_pb2.Entry:
         case "topic":
             return entry_pb2.Entry(topic=entry_pb2.Topic())
         case _:
-            return entry_pb2.Entry(link=entry_pb2.Link(targets=op.targets))
+            link = entry_pb2.Link(targets=op.targets)
+            if op.mode == "union":
+                link.mode = entry_pb2.LINK_MODE_UNION
+            link.fall_back_on_absent = op.mode == "fallback"
+            return entry_pb2.Entry(link=link)
 
 
 def _grant(line: GrantLine) -> access_pb2.Grant:
@@ -131,7 +135,14 @@ def entry_of(entry: entry_pb2.Entry) -> object:
         kind,
         frozenset(field_values(entry).items()),
         tuple(entry.link.targets),
+        _mode(entry.link),
     )
+
+
+def _mode(link: entry_pb2.Link) -> str:
+    if link.mode == entry_pb2.LINK_MODE_UNION:
+        return "union"
+    return "fallback" if link.fall_back_on_absent else ""
 
 
 def grant_lines(grants: Iterable[access_pb2.Grant]) -> frozenset[GrantLine]:

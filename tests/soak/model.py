@@ -23,8 +23,10 @@ __all__ = [
     "decide",
     "effective_view",
     "entry_view",
+    "follow",
     "grants_view",
     "list_view",
+    "names_at",
     "resolve_view",
 ]
 
@@ -59,6 +61,8 @@ class Node:
     fields: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     grants: frozenset[GrantLine] = frozenset()
     targets: tuple[str, ...] = ()
+    mode: str = ""
+    """Of a link: empty, ``fallback`` (on absent, too) or ``union``."""
 
 
 Tree = Mapping[Key, Node]
@@ -77,6 +81,7 @@ class Op:
     fields: tuple[tuple[str, str | None], ...] = ()
     grants: tuple[GrantLine, ...] = ()
     targets: tuple[str, ...] = ()
+    mode: str = ""
 
     def shown(self) -> dict[str, object]:
         """What is not its default, for the journal."""
@@ -206,7 +211,7 @@ def _create(tree: Tree, op: Op, top: str) -> Applied:
         reasons.add("QUOTA_EXCEEDED")
     if reasons:
         return Applied(tree, frozenset(reasons))
-    return Applied({**tree, key: Node(op.kind, targets=op.targets)})
+    return Applied({**tree, key: Node(op.kind, targets=op.targets, mode=op.mode)})
 
 
 def _quota_left(tree: Tree, path: str, leaving: str = "") -> float:
@@ -325,7 +330,7 @@ def entry_view(tree: Tree, path: str, kind: str) -> object:
     node = tree.get((path, slot_of(kind)))
     if node is None or node.kind != kind:
         return ABSENT
-    return (path, node.kind, frozenset(node.fields.items()), node.targets)
+    return (path, node.kind, frozenset(node.fields.items()), node.targets, node.mode)
 
 
 def list_view(tree: Tree, path: str) -> object:
@@ -342,6 +347,56 @@ def resolve_view(tree: Tree, path: str) -> object:
     if topic is not None:
         return ("topic", container is not None)
     return ABSENT if container is None else (container.kind, False)
+
+
+def follow(trees: Mapping[str, Tree], path: str, hops: int = 0) -> object:
+    """Where a path leads that may run through links: its canonical path and kind; None: round and
+    round. ``trees``: by the path at which each begins. Nothing stands outside of them.
+    """
+    top = next((one for one in trees if is_below(path, one)), None)
+    if top is None:
+        return ABSENT
+    tree = trees[top]
+    for here in reversed([one for one in paths_above(path) if is_below(one, top)]):
+        if here == path and (path, "topic") in tree:
+            return (path, "topic")
+        node = tree.get((here, "container"))
+        if node is None:
+            return ABSENT
+        if node.kind == "link":
+            if hops > 6:
+                return None
+            rest = path[len(here) :]
+            found = [follow(trees, target + rest, hops + 1) for target in node.targets]
+            if not node.mode:
+                return found[0]
+            return next((one for one in found if one != ABSENT), ABSENT)
+        if here == path:
+            return (path, node.kind)
+    raise AssertionError(path)
+
+
+def names_at(trees: Mapping[str, Tree], path: str, hops: int = 0) -> object:
+    """The names in the directory to which a path leads, of a union those of all its targets; None:
+    it is no directory, or leads nowhere.
+    """
+    top = next((one for one in trees if is_below(path, one)), None)
+    tree = trees.get(top or "", {})
+    for here in reversed([one for one in paths_above(path) if top and is_below(one, top)]):
+        node = tree.get((here, "container"))
+        if node is None or hops > 6:
+            return None
+        if node.kind != "link":
+            continue
+        rest = path[len(here) :]
+        found = [names_at(trees, target + rest, hops + 1) for target in node.targets]
+        if node.mode != "union":
+            return found[0] if len(found) == 1 or not node.mode else None
+        sets = [one for one in found if isinstance(one, frozenset)]
+        return frozenset().union(*sets) if len(sets) == len(found) else None
+    if (path, "container") not in tree or (path, "topic") in tree:
+        return None
+    return frozenset(key[0].rsplit("/", 1)[1] for key in tree if parent_of(key[0]) == path)
 
 
 def grants_view(tree: Tree, path: str, kind: str) -> object:

@@ -123,6 +123,8 @@ class Operator(threading.Thread):
         """Waits for what must come; a breach where it does not."""
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
+            if self._journal.is_full.is_set():
+                return False
             try:
                 if condition():
                     return True
@@ -198,15 +200,15 @@ class Operator(threading.Thread):
 
     def _remount(self) -> None:
         """umount and mount, and often a move at once: it is refused, or it comes to work."""
-        path, new_path = (f"{self._parent.top}/free/{name}" for name in ("h", "i"))
         if not self._linked():
             return
+        places = [f"{self._parent.top}/free/{name}" for name in ("h", "i")]
+        path, new_path = self._at, self._random.choice([one for one in places if one != self._at])
         request: Any = directory_pb2.DeleteEntryRequest(path=self._at, kind="ENTRY_KIND_MOUNT")
         self._ask(self._parent, "DirectoryService.DeleteEntry", request)
         create = directory_pb2.CreateEntryRequest(path=path)
         create.entry.mount.cluster_id = self._hop.cluster_id
         self._ask(self._parent, "DirectoryService.CreateEntry", create)
-        self._at = path
         if self._random.random() < 0.6:
             try:
                 self._move(new_path)

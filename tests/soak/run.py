@@ -17,6 +17,7 @@ from deploy.local.cache import ServerUnavailable
 from tests.soak.faults import all_faults
 from tests.soak.hand import Hand
 from tests.soak.journal import Breach, Counts, Journal
+from tests.soak.lies import KAFKA_LIES, LIES
 from tests.soak.operator import Operator
 from tests.soak.plots import Plot
 from tests.soak.registers import Register
@@ -62,12 +63,14 @@ def run(
     workers: int = 4,
     faults: bool = True,
     wanted: frozenset[str] = frozenset(),
+    lie: str = "",
 ) -> Report:
     """Runs a soak; its folder is kept where something was found."""
     folder = folder or Path(tempfile.mkdtemp(prefix=f"kdir-soak-{seed}-"))
     source = random.Random(f"{seed}-world")
-    journal = Journal(folder)
-    world = World(folder, journal, plan or invent_world(source, wanted))
+    awaited = tuple({**LIES, **KAFKA_LIES}.get(lie, ()))
+    journal = Journal(folder, most_breaches=500 if lie else 30, awaited=awaited)
+    world = World(folder, journal, plan or invent_world(source, wanted), lie)
     with journal.closing(), unhandled(journal), world:
         world.start()
         _run(world, journal, seed, seconds, workers=workers, faults=faults)
@@ -80,7 +83,7 @@ def _run(
     registers = {mount: make_registers(world, mount) for mount in world.clusters}
     watchers = [
         Watcher(world, cluster, journal, seed, by_library=by_library)
-        for cluster in world.clusters.values()
+        for cluster in world.used
         for by_library in (False, True)
     ]
     crew = [Worker(number, world, journal, registers, seed) for number in range(workers)]
@@ -161,7 +164,14 @@ def invent_world(source: random.Random, wanted: frozenset[str] = frozenset()) ->
     return WorldPlan(
         (
             ClusterPlan("/", servers=2, store=store(), enforce=enforce()),
-            ClusterPlan("/la", "/", servers=2, store=store(), enforce=enforce()),
+            ClusterPlan(
+                "/la",
+                "/",
+                servers=2,
+                store=store(),
+                enforce=enforce(),
+                links={"/near": "/la"} if decide("site", 0.5) else {},
+            ),
             ClusterPlan(
                 "/la/x", "/la", servers=2, store=store(), enforce=enforce(), ceiling=ceiling
             ),

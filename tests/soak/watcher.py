@@ -69,7 +69,8 @@ class Watcher(threading.Thread):
         while not self._ending.is_set():
             try:
                 for response in self._responses():
-                    self._take(response)
+                    for events in self.cluster.lies.bend_watch(response[0]):
+                        self._take((events, response[1]))
                     if self._ending.is_set():
                         return
             except KdirError as error:

@@ -7,16 +7,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
 from resolver.errors import KdirError, by_reason
 from resolver.token import Position, Token
 from tests.soak.doors import Answered, CliDoor, Door, LibraryDoor, Read, Reader, StubDoor, view
-from tests.soak.invention import invent, invent_read
+from tests.soak.invention import invent, invent_read, invent_way
 from tests.soak.journal import Journal
 from tests.soak.messages import answer_of, kind_number
-from tests.soak.model import ABSENT, Applied, Op, Tree, apply
+from tests.soak.model import ABSENT, Applied, Op, Tree, apply, follow, names_at
 from tests.soak.plots import Plot, Version
 from tests.soak.registers import Register
 from tests.soak.watcher import Acknowledged
@@ -160,6 +161,9 @@ class Worker(threading.Thread):
         kind = self._random.choice(self._world.plan.doors)
         if kind == "grpc":
             return StubDoor(self._random.choice(cluster.servers), cluster)
+        return self._library(kind)
+
+    def _library(self, kind: str) -> LibraryDoor:
         door = self._doors.get(kind)
         if door is not None and self._random.random() < 0.04:
             door.close()
@@ -192,7 +196,9 @@ class Worker(threading.Thread):
             return
         chance = self._random.random()
         if chance < 0.6:
-            self._write(plot, invent(self._random, plot))
+            self._write(plot, invent(self._random, plot, self.plots))
+        elif chance < 0.68:
+            self._follow_links()
         elif chance < 0.94:
             self._read(plot, invent_read(self._random, plot))
         else:
@@ -430,6 +436,55 @@ class Worker(threading.Thread):
         self._journal.operation(read.what, door.name, "ok", plot.path, **facts)
         return found
 
+    def _follow_links(self) -> None:
+        """Asks where a path through links leads, and compares with where it does in the model."""
+        if any(plot.candidates or plot.is_lost for plot in self.plots):
+            return
+        path = invent_way(self._random, self.plots)
+        kind = self._random.choice([one for one in self._world.plan.doors if one != "grpc"] or [""])
+        if not path or not kind:
+            return
+        with ExitStack() as stack:
+            for plot in self.plots:
+                stack.enter_context(plot.cluster.using())
+            if not any(plot.is_lost for plot in self.plots):
+                self._follow_one(path, self._library(kind))
+
+    def _follow_one(self, path: str, door: LibraryDoor) -> None:
+        trees = {plot.path: plot.tree for plot in self.plots}
+        what = self._random.choice(["follow", "names"])
+        wanted = (follow if what == "follow" else names_at)(trees, path)
+        if wanted is None:
+            return
+        about = next(plot.path for plot in self.plots if path.startswith(plot.path))
+        facts: dict[str, Any] = {"path": path, "at_door": str(door), "started": self._journal.now()}
+        facts |= {"token": shown_token(self.token), "right": shown(wanted)}
+        doubtful = False
+        try:
+            if what == "follow":
+                found, doubtful = door.follow(path, self.token, 10)
+            else:
+                found = door.names(path, self.token, 10)
+        except KdirError as error:
+            facts["message"] = error.message
+            self._journal.operation(what, door.name, error.reason, about, **facts)
+            if error.reason == "TOKEN_EXPIRED" and self._forget_expired():
+                return
+            calm = min(one.calm_seconds() for one in self._world.clusters.values())
+            if error.reason not in TRANSIENT and not (
+                error.reason in _IN_FAULTS and calm < _CALM_SECONDS
+            ):
+                text = f"{what} {path} by {door}: {error.reason}: {error.message}"
+                self._journal.breach(f"{what} {error.reason}", text, about)
+            return
+        self._journal.operation(what, door.name, "ok", about, found=shown(found), **facts)
+        if doubtful:
+            return
+        self._journal.check(f"{what} links")
+        if found != wanted:
+            text = f"{what} {path} by {door}: {shown(found)}; right: {shown(wanted)}"
+            self._journal.breach(f"{what} links", text, about)
+
     # -- what is not certain ---------------------------------------------------------------------
 
     def _settle(self, plot: Plot) -> None:
@@ -502,7 +557,7 @@ class Worker(threading.Thread):
                 kind=kind,
                 entry=seen,
                 update_mask={"paths": ["policies.tags.count"]},
-                etag=seen.etag,
+                etag="" if self._world.lies.tells("lost count", 1.0) else seen.etag,
                 request_id=self._new_id(),
             )
         except (KdirError, ValueError) as error:

@@ -25,6 +25,7 @@ from resolver.errors import KdirError
 from tests.federation import Server, eventually
 from tests.identities import Authority, Issued
 from tests.soak.journal import Journal
+from tests.soak.lies import Lies
 
 __all__ = [
     "CALL_SECONDS",
@@ -121,6 +122,7 @@ class Cluster:
         self.store = store
         self.cluster_id = ""
         self.broker: KafkaBroker | None = None
+        self.lies = Lies()
         self.lives = 1
         """How many incarnations of its store there were."""
         self.on_restore: list[Callable[[float], None]] = []
@@ -196,7 +198,8 @@ class Cluster:
 class World:
     """All clusters of a run; a context manager. ``start`` starts and joins them."""
 
-    def __init__(self, folder: Path, journal: Journal, plan: WorldPlan) -> None:
+    def __init__(self, folder: Path, journal: Journal, plan: WorldPlan, lie: str = "") -> None:
+        self.lies = Lies(lie)
         self.folder = folder
         self.journal = journal
         self.plan = plan
@@ -261,6 +264,7 @@ class World:
     def _start(self, plan: ClusterPlan) -> None:
         name = plan.mount.strip("/").replace("/", "-") or "root"
         cluster = Cluster(plan, [], self.new_store(name, plan.store))
+        cluster.lies = self.lies
         if plan.ceiling:
             # What is too old goes at once, so that a wrong setting shows within a run.
             properties = {
