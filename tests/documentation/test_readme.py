@@ -131,7 +131,7 @@ def test_every_block_is_tried_by_a_test_below() -> None:
 
 def test_the_targets_of_make_are_there() -> None:
     targets = re.findall(r"^make ([a-z-]+)", block("See it", "sh"), re.MULTILINE)
-    assert targets == ["demo", "demo-down", "test"]
+    assert targets == ["demo", "demo-down", "test", "soak"]
     makefile = (ROOT / "Makefile").read_text()
     assert [one for one in targets if not re.search(rf"^{one}:.*## ", makefile, re.MULTILINE)] == []
 

@@ -378,6 +378,8 @@ class CliDoor:
             return len({value is None for _, value in op.fields}) == 1
         if op.kind == "topic" and op.verb != "create":
             return (op.path, "topic") in tree  # else a directory of the name would be meant
+        if op.verb == "rm" and op.kind == "directory":
+            return op.recursive  # else it is a slip, and said so
         return op.kind != "link" or op.verb == "ln"
 
     def run(self, words: list[str]) -> subprocess.CompletedProcess[str]:

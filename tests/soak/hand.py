@@ -37,7 +37,7 @@ class Hand(threading.Thread):
         self._journal = journal
         self._random = random.Random(f"{seed}-{self.name}")
         self._ending = threading.Event()
-        self.ledger = Ledger(cluster.broker, journal)
+        self.ledger = Ledger(cluster.broker, journal, shortened=self._is_short)
         self._token = ""
         self._short: set[str] = set()
         """Directories for which a short retention was asked once."""
@@ -139,32 +139,31 @@ class Hand(threading.Thread):
         self._call("DirectoryService.CreateEntry", request)
         topic = self.ledger.by_name(f"{prefix}.{name}")
         if topic is not None and not topic.by_hand and not topic.messages:
-            self._release_made(path, topic)
             self.ledger.fill(topic)
         return f"{prefix}.{name}"
 
-    def _release_made(self, path: str, topic: Topic) -> None:
-        if path in self._short or self._cluster.mount in self._short:
-            topic.may_shorten = topic.may_shorten or "made by kdir, and set short"
+    def _is_short(self, name: str) -> bool:
+        """True if a short retention was asked for a topic that kdir made. Workers set it as they
+        like in their own directories.
+        """
+        directory = f"{self._cluster.top}/{name.split('.', maxsplit=1)[0]}"
+        return not name.startswith("k") or bool({directory, self._cluster.mount} & self._short)
 
     def _set(self) -> None:
         """Another retention, which all that is released follows."""
-        path, prefix = self._directory()
+        path, _ = self._directory()
         self._make_directory(path)
-        self._set_retention(path, prefix)
+        self._set_retention(path)
 
     def _set_above(self) -> None:
         """The same at the mount."""
-        self._set_retention(self._cluster.mount, "")
+        self._set_retention(self._cluster.mount)
 
-    def _set_retention(self, path: str, prefix: str) -> None:
+    def _set_retention(self, path: str) -> None:
         value = self._random.choice([_SHORT, _LONG, _LONG, None])
         if value == _SHORT:
             with self.ledger.lock:
                 self._short.add(path)
-                for topic in self.ledger.topics.values():
-                    if topic.name.startswith(prefix) and not topic.by_hand:
-                        topic.may_shorten = topic.may_shorten or "made by kdir, and set short"
         request = directory_pb2.UpdateEntryRequest(path=path, kind="ENTRY_KIND_DIRECTORY")
         request.update_mask.paths.append("policies.topic_config.retention.ms")
         if value is not None:

@@ -125,7 +125,10 @@ def _standing_directory(source: random.Random, plot: Plot) -> str:
         for key, node in plot.tree.items()
         if key[0] != plot.path and node.kind == "directory"
     )
-    return source.choice(own) if own else _some_path(source, plot, new=1)
+    if own:
+        return source.choice(own)
+    path = _some_path(source, plot, new=1)
+    return f"{path}-none" if _is_link(plot, path) else path
 
 
 def _standing(source: random.Random, plot: Plot) -> tuple[str, str]:

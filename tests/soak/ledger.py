@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from confluent_kafka import (
@@ -61,6 +62,8 @@ class Ledger:
     journal: Journal
     topics: dict[str, Topic] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    shortened: Callable[[str], bool] = lambda _: False
+    """True of the name of a topic of kdir's if a short retention was asked for it."""
     _hands: set[str] = field(default_factory=set)
     _client: AdminClient | None = None
 
@@ -220,9 +223,15 @@ class Ledger:
             compacts = "compact" in config["cleanup.policy"].value
             if retention_ms != topic.retention_ms:
                 self.journal.write("retention", topic.name, id=topic.topic_id, ms=retention_ms)
-            if (shorter or compacts) and not topic.may_shorten and retention_ms < _AGE_MS:
+            wrong = (shorter or compacts) and retention_ms < _AGE_MS
+            if wrong and not self._may_shorten(topic):
                 self._told(topic, "kafka shortened", f"{topic}: retention.ms is {retention_ms}")
             topic.retention_ms = retention_ms
+
+    def _may_shorten(self, topic: Topic) -> bool:
+        if not topic.by_hand and self.shortened(topic.name):
+            topic.may_shorten = topic.may_shorten or "made by kdir, and set short"
+        return bool(topic.may_shorten)
 
     def _look_at_offsets(self, topics: list[Topic]) -> None:
         settings = {**self.broker.client(), "group.id": "soak-ledger", "log_level": 0}
@@ -242,7 +251,7 @@ class Ledger:
                 if self.describe([topic.name]).get(topic.name) != topic.topic_id:
                     continue
                 self.journal.check("kafka offsets")
-                if (low > 0 or high < topic.messages) and not topic.may_shorten:
+                if (low > 0 or high < topic.messages) and not self._may_shorten(topic):
                     text = f"{topic}: offsets are {low} to {high}"
                     self._told(topic, "kafka messages lost", text)
         finally:
