@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from contextlib import ExitStack
 from typing import Final
 
@@ -18,6 +19,9 @@ _PAUSES: Final = (0.1, 0.5, 1.0, 3.0, 6.0)
 class Faults(threading.Thread):
     """Does one fault after another until it is stopped; the last one is healed first."""
 
+    gaps: tuple[float, float] = (1, 9)
+    """Seconds from the end of one to the next, at least and at most."""
+
     def __init__(self, about: str, journal: Journal, seed: str) -> None:
         super().__init__(name=f"faults-{about}", daemon=True)
         self._about = about
@@ -31,7 +35,7 @@ class Faults(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._ending.wait(self._random.uniform(1, 7)):
+            while not self._ending.wait(self._random.uniform(*self.gaps)):
                 self.disturb()
         except Exception as error:  # noqa: BLE001 - a run without faults would show nothing
             self._journal.breach("faults", f"the injector failed: {error!r}", self._about)
@@ -102,18 +106,24 @@ class ServerFaults(Faults):
 class EtcdFaults(Faults):
     """Kills and pauses members of etcd; now and then so many that there is no quorum."""
 
+    gaps = (4, 16)
+
     def __init__(self, world: World, journal: Journal, seed: str) -> None:
         super().__init__("etcd", journal, seed)
         assert world.etcd is not None
         self._etcd = world.etcd
-        self._touched = [one for one in world.clusters.values() if one.store.startswith("etcd:")]
+        self._world = world
 
     def disturb(self) -> None:
         members = self._random.sample(self._etcd.members, self._random.choice([1, 1, 1, 2, 3]))
         kind = self._random.choice(["kill", "pause", "pause"])
         with ExitStack() as stack:
-            for cluster in self._touched:
+            touched = [one for one in self._world.clusters.values() if one.store[:5] == "etcd:"]
+            for cluster in touched:
                 stack.enter_context(cluster.disturbed())
+            for cluster in self._world.clusters.values():
+                cluster.store_calm_since = None
+                stack.callback(_calm_store, cluster)
             self._note(f"etcd {kind}", ", ".join(member.name for member in members))
             for member in members:
                 (member.kill if kind == "kill" else member.pause)()
@@ -125,8 +135,14 @@ class EtcdFaults(Faults):
             self._journal.write("healed", self._about)
 
 
+def _calm_store(cluster: Cluster) -> None:
+    cluster.store_calm_since = time.monotonic()
+
+
 class BrokerFaults(Faults):
     """Kills and pauses the broker of a cluster."""
+
+    gaps = (6, 16)
 
     def __init__(self, cluster: Cluster, journal: Journal, seed: str) -> None:
         super().__init__(f"broker of {cluster.mount}", journal, seed)
@@ -135,7 +151,6 @@ class BrokerFaults(Faults):
         self._cluster = cluster
 
     def disturb(self) -> None:
-        self._last(4, 8)
         kind = self._random.choice(["kill", "pause", "pause"])
         with self._cluster.disturbed():
             self._note(f"broker {kind}", self._broker.bootstrap)

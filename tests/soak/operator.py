@@ -16,7 +16,7 @@ from resolver.token import Position, Token
 from tests.soak.doors import StubDoor
 from tests.soak.journal import Journal
 from tests.soak.plots import Plot, Version
-from tests.soak.world import CALL_SECONDS, Cluster, World, await_serving, is_linked
+from tests.soak.world import Cluster, Lingering, World, await_serving, is_linked
 
 __all__ = ["Operator"]
 
@@ -248,7 +248,7 @@ class Operator(threading.Thread):
                 self._settle(lambda w=word: self._is_detached(w == "detach"), word)  # type: ignore[misc]
         if self._retried:
             # What was asked of a server that stood still may be done when it goes on.
-            self._settle(lambda: self._hop.calm_seconds() > CALL_SECONDS + 4, "calm")
+            self._settle(Lingering(self._hop).is_over, "calm")
             self._ask(self._hop, "AdminService.AttachParent", admin_pb2.AttachParentRequest())
         self._settle(lambda: self._is_detached(False), "attached at all servers")
         self._linked()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 from resolver.token import Position
 from tests.soak.model import Tree
-from tests.soak.world import CALL_SECONDS, Cluster
+from tests.soak.world import Cluster, Lingering
 
 __all__ = ["Plot", "Version"]
-
-_LINGERING_SECONDS = CALL_SECONDS + 4
-"""So long after all is calm, a request whose answer was lost can no longer take effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class Plot:
     versions: list[Version]
     incarnation: str = ""
     candidates: list[Tree] = field(default_factory=list)
-    unsure_since: float = 0.0
+    lingering: Lingering | None = None
     is_lost: bool = False
     """After a restore it is not known what it holds."""
 
@@ -60,12 +56,11 @@ class Plot:
     def doubt(self, *candidates: Tree) -> None:
         """It may be any of these, or become so later."""
         self.candidates = list(candidates)
-        self.unsure_since = time.monotonic()
+        self.lingering = Lingering(self.cluster)
 
     def has_settled(self) -> bool:
         """True if nothing that was sent before can take effect any more."""
-        waited = time.monotonic() - self.unsure_since
-        return min(waited, self.cluster.calm_seconds()) > _LINGERING_SECONDS
+        return self.lingering is None or self.lingering.is_over()
 
     def possible(self, position: Position | None, at_least: int) -> list[Tree]:
         """The trees that a read may find that was made at a position; without one, any from the

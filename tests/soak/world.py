@@ -28,9 +28,9 @@ from tests.soak.journal import Journal
 from tests.soak.lies import Lies
 
 __all__ = [
-    "CALL_SECONDS",
     "Cluster",
     "ClusterPlan",
+    "Lingering",
     "SoakServer",
     "World",
     "WorldPlan",
@@ -80,6 +80,31 @@ class WorldPlan:
 class SoakServer(Server):
     """A directory server that can be moved to another port."""
 
+    renewed_at = 0.0
+    """When its process last began or ended."""
+    steady_since: float | None = None
+    """Since when it has run without a pause; None while it stands still."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        super().kill()
+        self.renewed_at = time.monotonic()
+
+    def stop(self) -> None:
+        """SIGTERM, and waits."""
+        super().stop()
+        self.renewed_at = time.monotonic()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.steady_since = None
+        super().pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        super().resume()
+        self.steady_since = time.monotonic()
+
     def move(self) -> None:
         """Gives it another port from its next start on."""
         self.port = free_port()
@@ -109,7 +134,9 @@ class SoakServer(Server):
         if log.exists():
             with (log.parent / "earlier.log").open("ab") as earlier:
                 earlier.write(log.read_bytes())
-        return super().start()
+        super().start()
+        self.renewed_at = self.steady_since = time.monotonic()
+        return self
 
 
 class Cluster:
@@ -132,6 +159,8 @@ class Cluster:
         self._lock = threading.Condition()
         self._faults = 0
         self._calm_since = time.monotonic()
+        self.store_calm_since: float | None = 0.0
+        """Since when nothing was done to its etcd; None while something is."""
         self._users = 0
         self._closed = False
 
@@ -193,6 +222,32 @@ class Cluster:
     def addresses(self) -> list[str]:
         """Where its servers are now."""
         return [server.address for server in self.servers]
+
+
+class Lingering:
+    """What may still come of a request whose answer was lost: a server that stood still does it
+    when it goes on, and etcd what it was asked. Over once each server of the cluster was ended, or
+    has run for longer than any call works.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._since = time.monotonic()
+        self._servers = set(cluster.servers)
+        self._store = cluster.store.startswith("etcd:")
+
+    def is_over(self) -> bool:
+        """True from some moment on, if it is asked often enough."""
+        now = time.monotonic()
+        for server in list(self._servers):
+            steady = server.steady_since
+            ran = steady is not None and now - max(steady, self._since) > CALL_SECONDS + 1
+            if ran or server.renewed_at > self._since:
+                self._servers.discard(server)
+        calm = self._cluster.store_calm_since
+        if not self._servers and calm is not None and now - max(calm, self._since) > 3:
+            self._store = False
+        return not self._servers and not self._store
 
 
 class World:
