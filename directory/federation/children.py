@@ -177,7 +177,9 @@ class Children:
             kafka_above=self._kafka_above(parent),
         )
 
-    def _kafka_above(self, parent: federation_pb2.Welcome | None) -> list[federation_pb2.KafkaClaim]:
+    def _kafka_above(
+        self, parent: federation_pb2.Welcome | None
+    ) -> list[federation_pb2.KafkaClaim]:
         own = self._kafka_claim()
         return [*(parent.kafka_above if parent else ()), *((own,) if own is not None else ())]
 
