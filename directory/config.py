@@ -67,7 +67,15 @@ class Limits:
     batch_paths: int = 10_000
     """Paths of one BatchResolve."""
     streams: int = 2_000
-    """Watches and links at a time."""
+    """Watches, scans and links at a time; one in eight is for links only."""
+    principal_streams: int = 1_000
+    """Watches, scans and links of one principal at a time, where callers are identified."""
+    connection_streams: int = 500
+    """Watches and scans of one connection at a time."""
+    health_watchers: int = 256
+    """Watches of gRPC's health service at a time."""
+    reflection_streams: int = 4
+    """Streams of gRPC's reflection at a time; each ends after 30 s."""
     workers: int = 4
     """Reads, other than streams, that run at a time; more only take turns on one processor."""
     waiting_reads: int = 32
@@ -81,6 +89,13 @@ class Limits:
     """Connections at a time; one more is closed at once."""
     concurrent_calls: int = 4_096
     """Calls at a time; one more is RESOURCE_EXHAUSTED."""
+    connection_calls: int = 1_000
+    """Calls and streams of one connection at a time; its client waits with more."""
+    unfinished_requests: int = 1_024
+    """Calls whose headers arrived and whose request did not, at a time; they hold no thread, and
+    with one more the oldest are refused."""
+    request_seconds: float = 20.0
+    """A request arrives within this time after its headers, or the call is refused."""
     referral_seconds: int = 60
     """Lifetime of a referral, from the owner's word."""
     answer_seconds: int = 60

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, Final
 
+from directory.services.request_intake import Ended, RequestIntake
+
 __all__ = ["CallPool", "Ended"]
 
 _log = logging.getLogger(__name__)
@@ -28,40 +30,16 @@ _LOOKS_TO_END: Final = 50
 """Calls have ended all that time: whether the others would do is tried."""
 
 
-class Ended:
-    """Tells when a call has ended: as much of a future as gRPC wants."""
-
-    __slots__ = ("_callback", "_has_ended", "_lock")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._callback: Callable[[Any], object] | None = None
-        self._has_ended = False
-
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Calls it when the call has ended, or now if it has."""
-        with self._lock:
-            if not self._has_ended:
-                self._callback = callback
-                return
-        callback(self)
-
-    def end(self) -> None:
-        """It has ended."""
-        with self._lock:
-            self._has_ended = True
-            callback = self._callback
-        if callback is not None:
-            callback(self)
-
-
 _Task = tuple[Callable[..., object], tuple[Any, ...], Ended]
 
 
 class CallPool:
-    """``at_once``: threads that run calls; ``most``: those that wait counted too."""
+    """``at_once``: threads that run calls; ``most``: those that wait counted too. ``intake``
+    receives the requests of calls before they take a thread.
+    """
 
-    def __init__(self, at_once: int, most: int) -> None:
+    def __init__(self, at_once: int, most: int, intake: RequestIntake | None = None) -> None:
+        self._intake: Final = intake
         self._at_once: Final = at_once
         self._most: Final = max(at_once, most)
         self._tasks: Final[SimpleQueue[_Task | None]] = SimpleQueue()
@@ -96,11 +74,16 @@ class CallPool:
         Raises:
             RuntimeError: the pool is shut down.
         """
+        if self._intake is not None:
+            return self._intake.submit(self._begin, answer, about)
+        ended = Ended()
+        self._begin(ended, answer, about)
+        return ended
+
+    def _begin(self, ended: Ended, answer: Callable[..., object], about: tuple[Any, ...]) -> None:
         if self._is_shut:
             raise RuntimeError("the server is shut down")
-        ended = Ended()
         self._tasks.put((answer, about, ended))
-        return ended
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

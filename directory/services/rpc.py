@@ -22,11 +22,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from directory.identity.callers import Identities, Identity
 from directory.metrics.calls import CallMetrics
-from directory.services.arrivals import Arrivals
 from directory.services.call import CURRENT, Call
 from directory.services.interceptors import access
 from directory.services.interceptors.errors import abort_with
 from directory.services.interceptors.malformed import Malformed, no_request, reader
+from directory.services.request_intake import Received, takes_request
+from directory.services.stream_slots import StreamSlots
 from directory.services.write_pool import WritePool
 from resolver.errors import StoreUnavailable
 
@@ -58,14 +59,14 @@ def generic_handler(
     streams: ThreadPoolExecutor,
     writes: WritePool,
     calls: CallMetrics,
-    arrivals: Arrivals,
+    slots: StreamSlots,
     identities: Identities | None = None,
 ) -> grpc.GenericRpcHandler:
-    """The gRPC face of a service; ``calls`` counts what comes, ``identities`` says who calls; None:
-    nobody is told from anybody else.
+    """The gRPC face of a service; ``calls`` counts what comes, ``slots`` bounds open streams,
+    ``identities`` says who calls; None: nobody is told from anybody else.
 
     Also where the contract has one request, gRPC is told that there may be many: on the wire it is
-    the same, it costs the same, and so the call can be ended when its request does not come.
+    the same, and so the request is received before the call takes a thread (``request_intake``).
     """
     refusals: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
@@ -74,16 +75,16 @@ def generic_handler(
         read = reader(GetMessageClass(method.input_type))
         known_as = f"{service.descriptor.name}/{name}"
         if method.server_streaming:
-            behave = _stream(handler, known_as, calls, identities)
+            behave = _stream(handler, known_as, calls, slots, identities)
             if not method.client_streaming:
-                behave = _with_first(behave, arrivals)
+                behave = takes_request(_with_first(behave))
             behave.experimental_thread_pool = streams  # type: ignore[attr-defined]
             methods[name] = grpc.stream_stream_rpc_method_handler(behave, read, _write)
         else:
-            answer = _unary(handler, known_as, calls, call_seconds, arrivals, identities)
+            answer = takes_request(_unary(handler, known_as, calls, call_seconds, identities))
             if name in service.writes:
                 answer.experimental_thread_pool = writes  # type: ignore[attr-defined]
-                refuse = _unary(_refusing(writes), known_as, calls, call_seconds, arrivals)
+                refuse = takes_request(_unary(_refusing(writes), known_as, calls, call_seconds))
                 refusals[f"/{service.descriptor.full_name}/{name}"] = (
                     grpc.stream_unary_rpc_method_handler(refuse, read, _write)
                 )
@@ -128,10 +129,10 @@ def _write(response: Message | bytes) -> bytes:
 
 
 def _with_first(
-    behave: Callable[[Any, grpc.ServicerContext], Iterator[Any]], arrivals: Arrivals
+    behave: Callable[[Any, grpc.ServicerContext], Iterator[Any]],
 ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
-    def with_first(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        request = arrivals.take(requests, context)
+    def with_first(first: Received, context: grpc.ServicerContext) -> Iterator[Any]:
+        request = first.request
         return behave(no_request() if request is None else request, context)
 
     return with_first
@@ -142,15 +143,14 @@ def _unary(
     method: str,
     calls: CallMetrics,
     call_seconds: float,
-    arrivals: Arrivals,
     identities: Identities | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Any]:
     # This is the way of every call, a million of them a minute: what can be looked up once is.
     clock, observe = time.monotonic, calls.unary(method, "OK").observe
-    current, is_wanted, take = CURRENT, access.is_wanted, arrivals.take
+    current, is_wanted = CURRENT, access.is_wanted
 
-    def behave(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        request = take(requests, context)
+    def behave(first: Received, context: grpc.ServicerContext) -> Any:
+        request = first.request
         if request is None:
             request = no_request()
         started = clock()
@@ -190,7 +190,11 @@ def _identify(call: Call, identity: Identity) -> None:
 
 
 def _stream(
-    handler: Handler, method: str, calls: CallMetrics, identities: Identities | None = None
+    handler: Handler,
+    method: str,
+    calls: CallMetrics,
+    slots: StreamSlots,
+    identities: Identities | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
     def behave(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         # A stream lives as long as both sides want it: no deadline of ours.
@@ -210,7 +214,8 @@ def _stream(
                 _identify(call, identities.of(context, method))
             if type(request) is Malformed:
                 raise request.error
-            yield from handler(request, call)
+            with slots.hold(method, call.peer, call.principal):
+                yield from handler(request, call)
             code = "OK" if context.is_active() else "CANCELLED"
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
             if context.is_active():

@@ -7,8 +7,7 @@ import logging
 import resource
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2
@@ -21,19 +20,23 @@ from directory.identity.callers import Identities
 from directory.metrics.calls import CallMetrics
 from directory.services.access import AccessService
 from directory.services.admin import AdminService
-from directory.services.arrivals import Arrivals
 from directory.services.binding import bind
 from directory.services.call_pool import CallPool
 from directory.services.entries import DirectoryService
 from directory.services.federation import FederationService
 from directory.services.hosting import Hosting
 from directory.services.policies import PolicyService
+from directory.services.request_intake import RequestIntake, unsupported
 from directory.services.resolve import ResolveService
 from directory.services.rpc import generic_handler
 from directory.services.scan import ScanService
-from directory.services.standard import health_handler, reflection_handler
+from directory.services.standard import Health, Reflection
+from directory.services.stream_slots import StreamPool, StreamSlots
 from directory.services.watch import WatchService
 from directory.services.write_pool import WritePool
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["DirectoryServer", "connection_limit"]
 
@@ -78,15 +81,22 @@ class DirectoryServer:
     ) -> None:
         self._identities = identities
         limits = clusters[0].config.limits
+        if words := unsupported():
+            raise RuntimeError(words)
+        self._intake = RequestIntake(limits.unfinished_requests, limits.request_seconds)
         # Half of the most are for calls that say that they wait, half for those found to.
-        self._calls = CallPool(limits.workers, 2 * (limits.workers + limits.waiting_reads))
+        self._calls = CallPool(
+            limits.workers, 2 * (limits.workers + limits.waiting_reads), self._intake
+        )
         self._hosting = Hosting(clusters, self._calls.waiting)
         self._listen = listen
         self._limits = limits
         self.metrics = CallMetrics()
-        self._writes = WritePool(limits.writers, limits.waiting_writes)
-        self._streams = ThreadPoolExecutor(limits.streams, thread_name_prefix="stream")
-        self._arrivals = Arrivals()
+        self._writes = WritePool(limits.writers, limits.waiting_writes, intake=self._intake)
+        self._streams = StreamPool(limits.streams, "stream", self._intake)
+        self._slots = StreamSlots(
+            limits.streams, limits.connection_streams, limits.principal_streams
+        )
         self._server = grpc.server(
             cast("ThreadPoolExecutor", self._calls),  # of which gRPC wants ``submit``
             options=(
@@ -102,11 +112,10 @@ class DirectoryServer:
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
                 ("grpc.max_connection_idle_ms", _IDLE_MS),
                 ("grpc.max_allowed_incoming_connections", connection_limit(limits.connections)),
-                ("grpc.max_concurrent_streams", limits.concurrent_calls),
+                ("grpc.max_concurrent_streams", limits.connection_calls),
             ),
             maximum_concurrent_rpcs=limits.concurrent_calls + limits.streams,
         )
-        self._health = health.HealthServicer(experimental_non_blocking=True)
         self._add_services()
         self.port = bind(self._server, listen, identities)
         self._stopped = threading.Event()
@@ -131,23 +140,17 @@ class DirectoryServer:
                     self._streams,
                     self._writes,
                     self.metrics,
-                    self._arrivals,
+                    self._slots,
                     self._identities,
                 )
                 for service in services
             ]
         )
         names = [service.descriptor.full_name for service in services]
-        self._names = ["", *names]
         shown = [*names, health.SERVICE_NAME, reflection.SERVICE_NAME]
-        self._server.add_generic_rpc_handlers(
-            [
-                health_handler(self._health, self._streams, self._arrivals),
-                reflection_handler(shown, self._streams),
-            ]
-        )
-        for name in self._names:
-            self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._health = Health(names, self._limits.health_watchers, self._intake)
+        self._reflection = Reflection(shown, self._limits.reflection_streams, self._intake)
+        self._server.add_generic_rpc_handlers([self._health.handler(), self._reflection.handler()])
 
     @property
     def address(self) -> str:
@@ -171,8 +174,8 @@ class DirectoryServer:
 
     @property
     def late_requests(self) -> int:
-        """Calls that were ended because their request did not come."""
-        return self._arrivals.cancelled
+        """Calls that were refused because their request did not arrive."""
+        return self._intake.refused
 
     @property
     def limits(self) -> Limits:
@@ -189,7 +192,8 @@ class DirectoryServer:
         while not self._stopped.wait(_HEALTH_SECONDS):
             try:
                 self._calls.relieve()
-                self._arrivals.cancel_late(crowded=self.waiting_reads > 0)
+                self._intake.refuse_late()
+                self._reflection.end_late()
                 told = self._tell_health(told)
             except Exception:  # noqa: BLE001 - a bug must not end it in silence
                 _log.exception("looking after the calls of %s stumbled", self._listen)
@@ -203,17 +207,18 @@ class DirectoryServer:
             else health_pb2.HealthCheckResponse.NOT_SERVING
         )
         if status != told:
-            for name in self._names:
-                self._health.set(name, status)
+            self._health.set(int(status))
         return int(status)
 
     def drain(self) -> None:
         """Takes no new calls, lets those under way end within the limit, then stops."""
         self._stopped.set()
-        self._health.enter_graceful_shutdown()
+        self._health.end()
         for cluster in self._hosting.clusters:
             cluster.drain()
         self._server.stop(self._limits.drain_seconds).wait()
         self._calls.shutdown()
         self._writes.shutdown(wait=False, cancel_futures=True)
         self._streams.shutdown(wait=False, cancel_futures=True)
+        self._health.shutdown()
+        self._reflection.shutdown()

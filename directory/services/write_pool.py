@@ -12,12 +12,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
+
+from directory.services.request_intake import Ended, RequestIntake
 
 __all__ = ["WritePool"]
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 _STUCK_SECONDS: Final = 1.0
 """A healthy store commits within milliseconds; the slowest of many calls that do is not this."""
@@ -27,9 +26,14 @@ class WritePool(ThreadPoolExecutor):
     """A pool that knows how it is doing. ``waiting``: most calls without a thread."""
 
     def __init__(
-        self, threads: int, waiting: int, clock: Callable[[], float] = time.monotonic
+        self,
+        threads: int,
+        waiting: int,
+        clock: Callable[[], float] = time.monotonic,
+        intake: RequestIntake | None = None,
     ) -> None:
         super().__init__(threads, thread_name_prefix="write")
+        self._intake: Final = intake
         self._threads_most: Final = threads
         self._waiting_most: Final = waiting
         self._clock: Final = clock
@@ -44,7 +48,18 @@ class WritePool(ThreadPoolExecutor):
         """Calls without a thread."""
         return max(0, self._inside - self._threads_most)
 
-    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Runs a call on a thread; one of gRPC's once its request is there."""
+        if self._intake is not None:
+            return self._intake.submit(self._begin, fn, args)
+        return self._submit(fn, args, kwargs)
+
+    def _begin(self, ended: Ended, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._submit(fn, args, {}).add_done_callback(lambda _: ended.end())
+
+    def _submit(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Future[Any]:
         with self._lock:
             if self._inside < self._threads_most:
                 self._moved_at = self._clock()
@@ -55,7 +70,7 @@ class WritePool(ThreadPoolExecutor):
             self._ended()
             raise
 
-    def _run(self, fn: Callable[..., _T], args: Any, kwargs: Any) -> _T:
+    def _run(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         try:
             return fn(*args, **kwargs)
         finally:

@@ -15,6 +15,7 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
 ACK: Final = 1
 END_STREAM, END_HEADERS = 1, 4
+INITIAL_WINDOW_SIZE: Final = 4
 CANCEL: Final = 8
 ENHANCE_YOUR_CALM: Final = 11
 
@@ -27,6 +28,11 @@ class Frame:
     flags: int
     stream: int
     payload: bytes
+
+    @property
+    def ends_stream(self) -> bool:
+        """Whether it is the last of its stream."""
+        return self.kind in {DATA, HEADERS} and bool(self.flags & END_STREAM)
 
     @property
     def error_code(self) -> int:
@@ -70,10 +76,12 @@ def serve_headers(method: str) -> bytes:
 class Raw:
     """A connection whose preface and settings were sent."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, window: int | None = None) -> None:
+        """``window``: bytes that the server may send on each stream; 0: nothing of a message."""
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
         self._came = bytearray()
-        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
+        settings = b"" if window is None else struct.pack(">HI", INITIAL_WINDOW_SIZE, window)
+        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0, settings))
 
     def __enter__(self) -> Self:
         return self
@@ -92,6 +100,12 @@ class Raw:
     def begin(self, stream: int, method: str) -> None:
         """A call whose request never comes."""
         self.socket.sendall(frame(HEADERS, END_HEADERS, stream, serve_headers(method)))
+
+    def request(self, stream: int, method: str, message: bytes) -> None:
+        """A whole call with one message."""
+        self.begin(stream, method)
+        data = b"\0" + struct.pack(">I", len(message)) + message
+        self.socket.sendall(frame(DATA, END_STREAM, stream, data))
 
     def receive(self, timeout: float) -> list[Frame]:
         """What came within the time, settings acknowledged; ends at once when anything did.

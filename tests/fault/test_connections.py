@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,17 +18,26 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from kdir.v1 import resolve_pb2, resolve_pb2_grpc, watch_pb2
+from kdir.v1 import resolve_pb2, resolve_pb2_grpc, watch_pb2, watch_pb2_grpc
 
-from directory.services.arrivals import PATIENT_SECONDS
+from directory.config import Limits
 from directory.services.server import connection_limit
 from resolver import Resolver
 from resolver.status import from_rpc_error
-from tests.fault.http2 import CANCEL, ENHANCE_YOUR_CALM, GOAWAY, PREFACE, RST_STREAM, Raw, frame
+from tests.fault.http2 import (
+    CANCEL,
+    ENHANCE_YOUR_CALM,
+    GOAWAY,
+    PREFACE,
+    RST_STREAM,
+    Raw,
+    frame,
+)
 from tests.fault.recording_proxy import RecordingProxy
 from tests.federation import Federation, Server, eventually
 
 RESOLVE = "/kdir.v1.ResolveService/Resolve"
+CREATE = "/kdir.v1.DirectoryService/CreateEntry"
 
 
 @pytest.fixture
@@ -214,21 +224,104 @@ def test_G9_http2_rapid_reset_costs_little_and_health_answers(
     assert resident_mib(server) - before < 150
 
 
-def test_G9_calls_whose_request_never_comes_hold_no_thread_for_long(server: Server) -> None:
+def test_G9_calls_whose_request_never_comes_hold_no_thread(federation: Federation) -> None:
+    limits = {"workers": 2, "waiting_reads": 2, "writers": 2, "request_seconds": 2}
+    server = federation.start("/la", limits=limits)
+    eventually(lambda: is_healthy(server.address))
     with Raw(server.port) as raw:
         raw.begin(1, "/grpc.health.v1.Health/Check")
-        for number in range(1, 4):  # as many as there are threads for calls
-            raw.begin(2 * number + 1, RESOLVE)
-        assert eventually(lambda: server.outcome("/la") == "resolution")
+        for number in range(1, 200):  # many times as many as there are threads for calls
+            raw.begin(2 * number + 1, RESOLVE if number % 2 else CREATE)
+        assert server.outcome("/la") == "resolution"
+        server.mkdir("/la/x")
         assert is_healthy(server.address)
         ended: set[int] = set()
 
-        def one_ended() -> bool:
-            ended.update(one.stream for one in raw.receive(5) if one.kind == RST_STREAM)
-            return bool(ended)
+        def all_ended() -> bool:
+            ended.update(one.stream for one in raw.receive(5) if one.ends_stream)
+            return len(ended) == 200
 
         # It is waited for as long as the largest request may take over a slow line.
-        assert eventually(one_ended, 3 * PATIENT_SECONDS), "and is told"
+        assert eventually(all_ended, 60), "and each is told"
+
+
+@pytest.mark.parametrize("times", [1, 2, 10])
+def test_of_unfinished_requests_beyond_the_bound_the_oldest_are_refused(
+    federation: Federation, times: int
+) -> None:
+    server = federation.start("/la", limits={"unfinished_requests": 64, "request_seconds": 600})
+    with ExitStack() as cleanup:
+        raws = [cleanup.enter_context(Raw(server.port)) for _ in range(4)]
+        for number in range(64 * times):
+            raws[number % 4].begin(2 * (number // 4) + 1, RESOLVE)
+        assert server.outcome("/la") == "resolution"
+        ended = set[tuple[int, int]]()
+
+        def refused(least: int) -> bool:
+            for which, raw in enumerate(raws):
+                with suppress(TimeoutError):
+                    frames = raw.receive(0.5)
+                    ended.update((which, one.stream) for one in frames if one.ends_stream)
+            return len(ended) >= least
+
+        if times == 1:
+            assert not refused(1), "at the bound nobody is refused"
+        else:
+            assert eventually(lambda: refused(64 * (times - 1)), 60)
+            for which in range(4):  # the server may read one connection before another
+                gone = sorted(stream for other, stream in ended if other == which)
+                assert gone == list(range(1, 2 * len(gone), 2)), "the oldest go first"
+        assert server.outcome("/la") == "resolution"
+
+
+def test_streams_of_a_connection_are_bounded_and_others_watch_on(federation: Federation) -> None:
+    server = federation.start("/la", limits={"connection_streams": 5})
+    request = watch_pb2.WatchRequest(path="/la")
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    with grpc.insecure_channel(server.address, options) as channel:
+        stub = watch_pb2_grpc.WatchServiceStub(channel)
+        streams = [stub.Watch(request, timeout=60) for _ in range(5)]
+        assert all(next(stream).HasField("authority") for stream in streams), "at the bound"
+        for _ in range(50):
+            with pytest.raises(grpc.RpcError) as caught:
+                next(stub.Watch(request, timeout=60))
+            error = from_rpc_error(caught.value)
+            assert error.reason == "LIMIT_EXCEEDED"
+            assert "5 open streams" in error.message
+        assert next(server.watch_stub().Watch(request, timeout=60)).HasField("authority")
+        streams.pop().cancel()
+
+        def begins() -> bool:
+            streams.append(stub.Watch(request, timeout=60))
+            return next(streams[-1]).HasField("authority")
+
+        assert eventually(begins), "one that ended leaves its place"
+
+
+def test_watchers_of_health_are_bounded_and_one_that_reads_nothing_delays_nobody(
+    federation: Federation,
+) -> None:
+    server = federation.start("/la", limits={"health_watchers": 3})
+    eventually(lambda: is_healthy(server.address))
+    with ExitStack() as cleanup:
+        stuck = cleanup.enter_context(Raw(server.port, window=0))
+        stuck.request(1, "/grpc.health.v1.Health/Watch", b"")
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        channel = cleanup.enter_context(grpc.insecure_channel(server.address, options))
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        unknown = health_pb2.HealthCheckRequest(service="x" * 1000)
+        watchers = [stub.Watch(unknown, timeout=60) for _ in range(2)]
+        for watcher in watchers:
+            assert next(watcher).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        assert is_healthy(server.address)
+
+        def is_refused() -> bool:
+            with pytest.raises(grpc.RpcError) as caught:
+                next(stub.Watch(unknown, timeout=60))
+            return from_rpc_error(caught.value).reason == "LIMIT_EXCEEDED"
+
+        assert eventually(is_refused)
+        assert is_healthy(server.address)
 
 
 def test_G9_streams_of_reflection_hold_no_thread_that_answers_calls(server: Server) -> None:
@@ -244,14 +337,24 @@ def test_G9_streams_of_reflection_hold_no_thread_that_answers_calls(server: Serv
 
     streams = [stub.ServerReflectionInfo(asking(), timeout=60) for _ in range(20)]
     try:
-        for stream in streams:
-            assert next(stream).list_services_response.service
+        reasons = Counter(map(how_it_begins, streams))
+        most = Limits().reflection_streams
+        assert reasons == {"": most, "LIMIT_EXCEEDED": len(streams) - most}
         assert server.outcome("/la") == "resolution"
         assert is_healthy(server.address)
     finally:
         gate.set()
         for stream in streams:
             stream.cancel()
+
+
+def how_it_begins(stream: Any) -> str:
+    """Empty where a stream's first message came, else the reason of its error."""
+    try:
+        next(stream)
+    except grpc.RpcError as error:
+        return from_rpc_error(error).reason
+    return ""
 
 
 def test_a_call_without_a_request_is_refused_by_name(server: Server) -> None:

@@ -12,10 +12,11 @@ import pytest
 from kdir.v1 import resolve_pb2
 
 from directory.metrics.calls import CallMetrics
-from directory.services.arrivals import Arrivals
 from directory.services.call import CURRENT, Call
 from directory.services.interceptors.malformed import Malformed
+from directory.services.request_intake import Received
 from directory.services.rpc import _stream, _unary
+from directory.services.stream_slots import StreamSlots
 from resolver.errors import Absent, Cancelled, InvalidArgument, KdirError
 from resolver.status import from_rpc_error
 
@@ -92,8 +93,8 @@ def ask(
     context: Context,
     request: Any = REQUEST,
 ) -> Any:
-    behave = _unary(handler, METHOD, calls, 30.0, Arrivals())
-    return behave(iter([request]), context)  # type: ignore[arg-type]
+    behave = _unary(handler, METHOD, calls, 30.0)
+    return behave(Received(request), context)  # type: ignore[arg-type]
 
 
 def raising(error: BaseException) -> Callable[[Any, Call], Any]:
@@ -222,7 +223,7 @@ def test_two_threads_each_know_their_own_call(calls: CallMetrics) -> None:
 
 
 def stream(calls: CallMetrics, handler: Any, context: Context) -> Iterator[Any]:
-    return _stream(handler, METHOD, calls)(REQUEST, context)  # type: ignore[arg-type]
+    return _stream(handler, METHOD, calls, StreamSlots(8, 8, 8))(REQUEST, context)  # type: ignore[arg-type]
 
 
 def test_a_stream_is_open_until_it_ended_however_it_did(calls: CallMetrics) -> None:
