@@ -81,7 +81,14 @@ class Cluster:
         self.cluster_id = store.identity.cluster_id
         codec = ProtoCodec()
         self.replica = Replica(store, codec)
-        self.history = History(self.replica, store, queue_events=config.limits.watch_queue)
+        limits = config.limits
+        self.history = History(
+            self.replica,
+            store,
+            kept_bytes=limits.watch_queue_bytes,
+            queue_events=limits.watch_queue,
+            queue_bytes=limits.watch_queue_bytes,
+        )
         self.federation = Federation(
             self.replica, config.mount, config.parent, server_id=self.server_id
         )

@@ -114,6 +114,8 @@ class Limits:
     """After SIGTERM, calls under way have so long to end."""
     watch_queue: int = 10_000
     """Changes that a watcher may lag behind before it is told to resync."""
+    watch_queue_bytes: int = 64 * 1024 * 1024
+    """The same in bytes of changes; as many are kept in memory for all watchers together."""
     kept_changes: int = 100_000
     """Change events kept in the store."""
 

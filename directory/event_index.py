@@ -88,8 +88,9 @@ class EventIndex:
         rows = self._store.read(FLOOR_KEY, limit=1)
         return int(rows[0].value) if rows else 0
 
-    def read(self, after: int, until: int) -> list[tuple[int, Events]]:
-        """All events of revisions after ``after`` up to ``until``, in order.
+    def page(self, after: int, until: int, events: int) -> tuple[list[tuple[int, Events]], int]:
+        """The next events of revisions after ``after`` up to ``until``, in order, and the revision
+        up to which they are all. About so many events: a revision is read whole.
 
         Raises:
             StoreAway
@@ -97,9 +98,16 @@ class EventIndex:
         self._build()
         with self._lock:
             begin = bisect_right(self._revisions, after)
-            end = bisect_right(self._revisions, until)
+            last = bisect_right(self._revisions, until)
+            end, count = begin, 0
+            while end < last and count < events:
+                count += event_count(self._keys[end])
+                end += 1
+            # In a store that was filled many rows share one revision.
+            end = min(last, bisect_right(self._revisions, self._revisions[end - 1])) if end else 0
             wanted = dict(zip(self._keys[begin:end], self._revisions[begin:end], strict=True))
-        return self._fetch(wanted)
+            reached = self._revisions[end - 1] if begin < end < last else until
+        return self._fetch(wanted), reached
 
     def read_back(self, before: int, limit: int) -> list[tuple[int, Events]]:
         """About ``limit`` events of the newest revisions before one, newest first.

@@ -29,12 +29,23 @@ def eventually(holds: Callable[[], bool]) -> None:
 class Bench:
     """What the tests work at."""
 
-    def __init__(self, store: Store, *, kept_events: int = 20_000, queue_events: int = 10_000):
+    def __init__(
+        self,
+        store: Store,
+        *,
+        kept_events: int = 20_000,
+        queue_events: int = 10_000,
+        queue_bytes: int = 64 << 20,
+    ):
         self.store = store
         self.codec = ProtoCodec()
         self.replica = Replica(store, self.codec)
         self.history = History(
-            self.replica, store, kept_events=kept_events, queue_events=queue_events
+            self.replica,
+            store,
+            kept_events=kept_events,
+            queue_events=queue_events,
+            queue_bytes=queue_bytes,
         )
         self.writer = Writer(store, self.replica, self.codec, lambda: MOUNT)
 

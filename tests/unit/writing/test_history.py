@@ -115,6 +115,43 @@ def test_paging_back_yields_everything_once_newest_first(
         assert len(everything) == 19
 
 
+def test_a_watcher_that_begins_in_the_past_is_given_it_page_by_page(
+    store: ScriptedStore,
+) -> None:
+    """It takes one page of memory, however much it has to catch up with, and reads no further while
+    its caller takes nothing.
+    """
+    with Bench(store, kept_events=5) as bench:
+        done = [bench.create(f"/la/t{number}").revision for number in range(450)]
+        watchers = [bench.history.follow(0) for _ in range(20)]
+        pages = [watchers[0].next(0) for _ in range(2)]
+        assert [len(page) for page in pages] == [200, 200]
+        done += [bench.create(f"/la/u{number}").revision for number in range(10)]
+        rest = until(watchers[0], done[-1])
+        assert revisions([*pages[0], *pages[1], *rest]) == done
+        assert [watcher.waiting for watcher in watchers] == [0] * 20, "the others hold nothing"
+        for watcher in watchers[1:3]:
+            assert revisions(until(watcher, done[-1])) == done
+
+
+@pytest.mark.parametrize("events", [3, 4, 40])
+def test_a_queue_is_bounded_in_bytes_too(store: ScriptedStore, events: int) -> None:
+    with Bench(store) as first:
+        one = first.create("/la/t0000").revision
+        ((_, (event,)),) = first.history.since(one - 1)
+    size = event.ByteSize() + 8  # ids and revisions vary
+    with Bench(store, queue_bytes=3 * size) as bench:
+        watcher = bench.history.follow(one)
+        last = 0
+        for number in range(events):
+            last = bench.create(f"/la/u{number:04}").revision
+        if events == 3:
+            assert len(until(watcher, last)) == 3
+        else:
+            with pytest.raises(Resync, match="not read in time"):
+                watcher.next(1)
+
+
 def test_before_anything_is_loaded_it_is_not_ready() -> None:
     store = ScriptedStore()
     store.away = True
