@@ -97,7 +97,7 @@ METRICS: Final = (
     Metric(
         "kdir_rpc_late_requests_total",
         "counter",
-        "Calls that were ended because their request did not come.",
+        "Calls that were refused because their request did not arrive.",
         ("listen",),
     ),
     Metric(
