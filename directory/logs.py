@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from directory.services.call import CURRENT
+from resolver.printable import printable
 
 __all__ = [
     "FORMATS",
@@ -109,8 +110,8 @@ class TextForm(Form):
             head += f" {about['cluster']}"
         if "request_id" in about:
             head += f" [{about['request_id']}]"
-        lines = [f"{head}: {_printable(self.message(record))}"]
-        lines += [f"    {_printable(line)}" for line in self.stack(record).splitlines()]
+        lines = [f"{head}: {printable(self.message(record))}"]
+        lines += [f"    {printable(line)}" for line in self.stack(record).splitlines()]
         return "\n".join(lines)
 
 
@@ -147,12 +148,6 @@ def redacted(text: str) -> str:
     """
     text = _PASSWORD.sub(r"\1:***@", text) if "://" in text else text
     return _BEARER.sub(r"\1 ***", text)
-
-
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -25,6 +25,7 @@ from resolver.outcome import (
     Way,
 )
 from resolver.path import Path
+from resolver.printable import printable
 from resolver.status import from_outcome
 from resolver.token import NOTHING_READ, ReadPositions, Token
 
@@ -208,5 +209,4 @@ def _optional(text: str, what: str) -> Path | None:
 
 def _text(text: str) -> str:
     """A name or an id for people and comparisons: short, and nothing that a terminal would obey."""
-    text = text[:_MAX_NAME]
-    return text if text.isprintable() else ascii(text)
+    return printable(text[:_MAX_NAME])

@@ -22,6 +22,7 @@ __all__ = [
     "Path",
     "Relation",
     "check_segment",
+    "is_segment",
     "is_system",
 ]
 
@@ -166,13 +167,18 @@ def is_system(name: str) -> bool:
     return name.startswith("__")
 
 
+def is_segment(text: str) -> bool:
+    """True if a text is one segment of a path."""
+    return _SEGMENT.fullmatch(text) is not None and text not in {".", ".."}
+
+
 def check_segment(segment: str, position: int = 1) -> None:
     """Check one segment.
 
     Raises:
         InvalidPath: naming the segment, its place (counted from 1) and the rule.
     """
-    if not _SEGMENT.fullmatch(segment) or segment in {".", ".."}:
+    if not is_segment(segment):
         raise _explained_segment(segment, position)
 
 
@@ -196,7 +202,7 @@ def _explained(text: str) -> InvalidPath:
     if size <= 16 * MAX_PATH_BYTES:
         # The first bad segment says more than "too long"; a huge path is not worth the look.
         for position, segment in enumerate(segments, start=1):
-            if not _SEGMENT.fullmatch(segment) or segment in {".", ".."}:
+            if not is_segment(segment):
                 return _explained_segment(segment, position)
     if len(segments) > MAX_SEGMENTS:
         return _refusal(

@@ -16,6 +16,7 @@ import grpc
 
 from resolver import errors
 from resolver.errors import DOMAIN, KdirError
+from resolver.printable import printable
 
 if TYPE_CHECKING:
     from kdir.v1 import resolve_pb2
@@ -216,9 +217,7 @@ def _cut(text: str, most: int) -> str:
 def _clean(text: str) -> str:
     """What another side said, for people: not endless, and nothing that a terminal would obey."""
     text = text if len(text) <= _MAX_HEARD else text[: _MAX_HEARD - 1] + "…"
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
+    return printable(text)
 
 
 def _code_of(rpc_error: grpc.RpcError) -> grpc.StatusCode:

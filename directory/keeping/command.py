@@ -21,6 +21,7 @@ from directory.keeping.restore import Backup, Refused, begin_new_life, plan_rest
 from directory.store.addresses import describe_address
 from directory.store.base import Incompatible, StoreAway
 from resolver.backup import DamagedBackup
+from resolver.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,13 +83,19 @@ def main(verb: str, arguments: Sequence[str]) -> int:
 
 
 def _failed(why: str, code: int) -> int:
-    sys.stderr.write(f"error: {why}\n")
+    _tell(f"error: {why}")
     return code
 
 
 def _tell(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    """Prints a line of what is not data; what a store or a backup holds acts on no terminal."""
+    sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
+
+
+def _print(*lines: str) -> None:
+    """Prints lines of data."""
+    sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
 
 
 # -- restore -------------------------------------------------------------------------------------
@@ -106,7 +113,7 @@ def _restore(options: argparse.Namespace) -> int:
         address = options.store or _store_of(options.config, backup.header.cluster)
         plan = plan_restore(backup, address, replace=options.replace, force=options.force)
         if options.plan:
-            sys.stdout.writelines(f"{line}\n" for line in plan.lines())
+            _print(*plan.lines())
             return _REFUSED if plan.refusals else 0
         if plan.losses is not None and plan.losses.some:
             for line in plan.lines():
@@ -114,7 +121,7 @@ def _restore(options: argparse.Namespace) -> int:
         identity = restore(plan, _tell)
     where = describe_address(address)
     did = "holds just that already" if plan.done else f"now holds the {backup.describe()}"
-    sys.stdout.write(f"{where} {did}; incarnation {identity.incarnation}\n")
+    _print(f"{where} {did}; incarnation {identity.incarnation}")
     return 0
 
 
@@ -124,10 +131,10 @@ def _begin_new_life(options: argparse.Namespace) -> int:
     address = options.store or _only_store_of(options.config)
     where = describe_address(address)
     if options.plan:
-        sys.stdout.write(f"{where}: a new life would begin, with all that it holds\n")
+        _print(f"{where}: a new life would begin, with all that it holds")
         return 0
     identity = begin_new_life(address, force=options.force)
-    sys.stdout.write(f"{where} begins a new life; incarnation {identity.incarnation}\n")
+    _print(f"{where} begins a new life; incarnation {identity.incarnation}")
     return 0
 
 
@@ -173,22 +180,22 @@ def _migrate(options: argparse.Namespace) -> int:
     if options.abort:
         found = plan_abort(source, target)
         if options.plan:
-            sys.stdout.write(f"{found.describe()}\nwould be undone\n")
+            _print(found.describe(), "would be undone")
             return 0
         identity = abort(found, _tell)
-        sys.stdout.write(
+        _print(
             f"cluster {identity.cluster} ({identity.cluster_id}) lives in "
-            f"{describe_address(source)}, incarnation {identity.incarnation}\n"
+            f"{describe_address(source)}, incarnation {identity.incarnation}"
         )
         return 0
     found = plan_migration(source, target, force=options.force)
     if options.plan:
         done = found.stage is Stage.DONE
-        sys.stdout.write(f"{found.describe()}\n{'nothing' if done else 'the rest'} would be done\n")
+        _print(found.describe(), f"{'nothing' if done else 'the rest'} would be done")
         return 0
     identity = migrate(found, _tell)
-    sys.stdout.write(
+    _print(
         f"cluster {identity.cluster} ({identity.cluster_id}) lives in {describe_address(target)}, "
-        f"incarnation {identity.incarnation}; start its servers with it\n"
+        f"incarnation {identity.incarnation}; start its servers with it"
     )
     return 0

@@ -48,6 +48,7 @@ from directory.request_record import RequestRecord
 from directory.store.events import FLOOR_KEY, unpack
 from resolver.errors import KdirError
 from resolver.path import Path
+from resolver.printable import printable
 
 __all__ = ["Comparison"]
 
@@ -351,7 +352,7 @@ def _unread(where: str, why: str) -> Difference:
 def _shown(key: bytes) -> str:
     """A key as a terminal can show it."""
     text = key.decode("utf-8", "backslashreplace")
-    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
+    return printable(text)
 
 
 def _decimal(value: bytes) -> None:

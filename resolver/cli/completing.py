@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from resolver.cli.output import offer
 from resolver.cli.parser import GLOBAL_OPTIONS, Argument, Option, UsageError, Verb, split_verb
 from resolver.cli.registry import GROUPS, load_verb
 
@@ -75,7 +76,7 @@ def complete(words: Sequence[str]) -> int:
         line = _join_equals(line)
     try:
         for word, meaning in candidates(line):
-            print(f"{word}\t{meaning}" if shell == "fish" and meaning else word)
+            offer(word, meaning if shell == "fish" else "")
     except Exception:  # noqa: BLE001 - nothing that goes wrong here may reach a prompt
         return 1
     return 0
@@ -263,6 +264,7 @@ def _ask(servers: Sequence[str], login: Login, directory: str, start: str) -> li
     from resolver.cli.names import MOST_NAMES
     from resolver.client import Resolver
     from resolver.errors import KdirError
+    from resolver.path import is_segment
 
     try:
         who = login._asdict() if any(login) else {}
@@ -274,7 +276,9 @@ def _ask(servers: Sequence[str], login: Login, directory: str, start: str) -> li
             for one in listing:
                 if str(one.path) == directory or len(names) >= MOST_NAMES:
                     break
-                names.append(display_name(one.entry).text)
+                name = display_name(one.entry).text
+                if is_segment(name.removesuffix("/")):  # a shell takes the words as they are
+                    names.append(name)
             return names
     except KdirError:
         return None

@@ -11,6 +11,7 @@ from resolver.cli import units
 from resolver.cli.entries import display_name, kind_of
 from resolver.cli.output import Styled
 from resolver.errors import Absent, KdirError
+from resolver.printable import printable
 
 if TYPE_CHECKING:
     from resolver.cli.session import Place, Session
@@ -128,16 +129,19 @@ def _path(one: Listed) -> str:
 
 def _print(session: Session, nodes: Sequence[_Node]) -> None:
     """All lines at once: their columns stand below each other."""
-    cells = [(_node_name(node), *_said(node)) for node in nodes]
+    cells = [tuple(map(printable, (_node_name(node), *_said(node)))) for node in nodes]
     widths = [max((len(row[at]) for row in cells), default=0) for at in range(3)]
     for node, (name, kind, what, said) in zip(nodes, cells, strict=True):
         style = display_name(node.one.entry).style
-        stem = session.out.paint(Styled(node.stem, "faint"))
-        shown = session.out.paint(Styled(name[len(node.stem) :], style))
+        stem = Styled(node.stem, "faint")
+        shown = Styled(name[len(node.stem) :], style)
         blanks = " " * (widths[0] - len(name) + 3)
-        rest = f"{kind:<{widths[1]}}  {what:<{widths[2]}}   "
-        tail = Styled(said, "bad") if node.error is not None else said
-        session.out.line(f"{stem}{shown}{blanks}{rest}{session.out.paint(tail)}".rstrip())
+        rest = f"{blanks}{kind:<{widths[1]}}  {what:<{widths[2]}}   "
+        if said:
+            tail = Styled(said, "bad") if node.error is not None else said
+            session.out.line(stem, shown, rest, tail)
+        else:
+            session.out.line(stem, shown, rest.rstrip())
 
 
 def _node_name(node: _Node) -> str:

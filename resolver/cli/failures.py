@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from resolver.cli.output import complain
 from resolver.errors import (
     Absent,
     AlreadyExists,
@@ -36,22 +36,19 @@ _COULD_NOT_SAY = 3
 
 def explain(error: KdirError, session: Session | None) -> None:
     """Print the error, and what could be done about it."""
-    sys.stdout.flush()
-    print(f"error: {headline(error)} ({error.reason})", file=sys.stderr)
-    for hint in hints(error):
-        print(f"  {hint}", file=sys.stderr)
+    complain(f"error: {headline(error)} ({error.reason})")
+    complain(*(f"  {hint}" for hint in hints(error)))
     if isinstance(error, Absent) and session is not None and any(session.login()):
-        print("  or you may not see it: kdir doctor says who you are", file=sys.stderr)
+        complain("  or you may not see it: kdir doctor says who you are")
     verbose = session is not None and session.verbose
     # Who was asked says something where nobody could answer; else the answer says it all.
     attempts = error.attempts if verbose or error.exit_code == _COULD_NOT_SAY else ()
     if len(attempts) == 1 and not verbose:
         attempts = ()  # the error is what that one said
     most = len(attempts) if verbose else _MOST_ATTEMPTS
-    for attempt in attempts[:most]:
-        print(f"  asked: {attempt}", file=sys.stderr)
+    complain(*(f"  asked: {attempt}" for attempt in attempts[:most]))
     if len(attempts) > most:
-        print(f"  and {len(attempts) - most} more; --verbose shows them", file=sys.stderr)
+        complain(f"  and {len(attempts) - most} more; --verbose shows them")
 
 
 def headline(error: KdirError) -> str:

@@ -48,7 +48,9 @@ def _ls(session: Session, arguments: Arguments) -> int:
     code = 0
     for number, word in enumerate(words):
         if len(words) > 1 and session.out.human and not session.out.structured:
-            session.out.line(f"{word}:" if not number else f"\n{word}:")
+            if number:
+                session.out.line()
+            session.out.line(f"{word}:")
         try:
             _ls_one(session, arguments, word)
         except KdirError as error:

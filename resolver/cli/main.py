@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from resolver.cli.output import complain
 from resolver.cli.parser import Arguments, UsageError, Verb, parse, split_verb
 from resolver.cli.registry import load_verb, nearest_verbs
 from resolver.cli.session import Session
@@ -82,9 +83,8 @@ def _run(words: Sequence[str], transport: Transport | None) -> int:
             return _help([name])
         return _serve(verb, arguments, transport)
     except UsageError as error:
-        print(f"error: {error.message}", file=sys.stderr)
         about = f"{error.verb} " if error.verb else ""
-        print(f"  kdir {about}--help explains it", file=sys.stderr)
+        complain(f"error: {error.message}", f"  kdir {about}--help explains it")
         return EXIT_USAGE
 
 
@@ -120,11 +120,11 @@ def _help(words: Sequence[str]) -> int:
 
 
 def _unknown(name: str) -> int:
-    print(f"error: kdir has no verb {name!r}", file=sys.stderr)
+    complain(f"error: kdir has no verb {name!r}")
     near = nearest_verbs(name)
     if near:
-        print(f"  did you mean: {', '.join(f'kdir {verb}' for verb in near)}", file=sys.stderr)
-    print("  kdir --help lists them", file=sys.stderr)
+        complain(f"  did you mean: {', '.join(f'kdir {verb}' for verb in near)}")
+    complain("  kdir --help lists them")
     return EXIT_USAGE
 
 

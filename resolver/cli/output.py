@@ -3,6 +3,11 @@
 Data goes to stdout, everything else to stderr. A table has a header, aligned columns and human
 units on a terminal, or where ``-o table`` asks for it; elsewhere it is tab-separated lines of exact
 values, without a header, for ``cut`` and ``awk``.
+
+All text that a verb prints passes here, and what does not print in it is escaped
+(``resolver.printable``): names, owners and messages are other people's, and none of them may act on
+a terminal or begin a line or a column of its own. The only escapes that reach a terminal are the
+colours that are made here.
 """
 
 from __future__ import annotations
@@ -12,11 +17,23 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
+from resolver.printable import printable
+
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FieldDescriptor
     from google.protobuf.message import Message
 
-__all__ = ["Column", "Output", "Styled", "Table", "kafka_uuid", "plain", "yaml_lines"]
+__all__ = [
+    "Column",
+    "Output",
+    "Styled",
+    "Table",
+    "complain",
+    "kafka_uuid",
+    "offer",
+    "plain",
+    "yaml_lines",
+]
 
 Row = Sequence["str | Styled"]
 
@@ -76,22 +93,24 @@ class Output:
         """Whether ``record`` is how to print."""
         return self.format in {"json", "yaml"}
 
-    def line(self, text: str | Styled = "") -> None:
-        """One line of data."""
-        self._stdout.write(self.paint(text) + "\n")
+    def line(self, *parts: str | Styled) -> None:
+        """Prints one line of data, of parts that follow each other."""
+        self._stdout.write("".join(map(self._paint, parts)) + "\n")
 
     def lines(self, lines: Iterable[str | Styled]) -> None:
-        """Lines of data."""
+        """Prints lines of data."""
         for text in lines:
             self.line(text)
 
-    def paint(self, text: str | Styled) -> str:
-        """The text, in its colour where there are colours."""
+    def cells(self, cells: Row) -> None:
+        """Prints one tab-separated line, for ``cut`` and ``awk``."""
+        self._stdout.write("\t".join(printable(_text(cell)) for cell in cells) + "\n")
+
+    def _paint(self, text: str | Styled) -> str:
+        """Returns the text as it may be printed, in its colour where there are colours."""
         if isinstance(text, str):
-            return text
-        if not self._colour or not text.style:
-            return text.text
-        return f"\x1b[{_STYLES[text.style]}m{text.text}\x1b[0m"
+            return printable(text)
+        return _coloured(printable(text.text), text.style if self._colour else "")
 
     def record(self, thing: Message | Mapping[str, Any]) -> None:
         """One object as JSON on one line, or as a YAML document."""
@@ -99,7 +118,7 @@ class Output:
         if self.format == "json":
             import json
 
-            self._stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+            self._stdout.write(json.dumps(value) + "\n")  # ASCII: all else is escaped
             return
         if self._yaml_begun:
             self._stdout.write("---\n")
@@ -114,10 +133,30 @@ class Output:
         """One line on stderr: what is not data."""
         # Data first: on a terminal the two streams meet in one place.
         self._stdout.flush()
-        if style and self._colour_errors:
-            text = f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
+        text = _coloured(printable(text), style if self._colour_errors else "")
         self._stderr.write(text + "\n")
         self._stderr.flush()
+
+    def prompt(self, question: str) -> None:
+        """Asks a person, who answers on the same line."""
+        self._stdout.flush()
+        self._stderr.write(f"{printable(question)} [y/N] ")
+        self._stderr.flush()
+
+
+def complain(*lines: str) -> None:
+    """Prints lines on stderr where there is no ``Output``: what went wrong, and hints."""
+    sys.stdout.flush()
+    sys.stderr.writelines(f"{printable(text)}\n" for text in lines)
+
+
+def offer(word: str, meaning: str = "") -> None:
+    """Prints a word that a shell may complete to, with what it means where it is given."""
+    sys.stdout.write("\t".join(map(printable, (word, meaning) if meaning else (word,))) + "\n")
+
+
+def _coloured(text: str, style: str) -> str:
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style else text
 
 
 class Table:
@@ -132,8 +171,10 @@ class Table:
     def rows(self, rows: Sequence[Row]) -> None:
         """Print some rows, aligned with each other and as far as possible with those before."""
         if not self._output.human:
-            self._output.lines("\t".join(_text(cell) for cell in row) for row in rows)
+            for row in rows:
+                self._output.cells(row)
             return
+        rows = [[_cleaned(cell) for cell in row] for row in rows]
         for row in rows:
             for at, cell in enumerate(row):
                 self._widths[at] = max(self._widths[at], len(_text(cell)))
@@ -144,18 +185,20 @@ class Table:
             self._print(row)
 
     def _print(self, row: Row) -> None:
-        parts: list[str] = []
-        last = len(row) - 1
-        for at, (cell, column, width) in enumerate(
-            zip(row, self._columns, self._widths, strict=True)
-        ):
+        parts: list[str | Styled] = []
+        for cell, column, width in zip(row, self._columns, self._widths, strict=True):
             blanks = " " * (width - len(_text(cell)))
-            painted = self._output.paint(cell)
-            if column.right:
-                parts.append(blanks + painted)
-            else:
-                parts.append(painted if at == last else painted + blanks)
-        self._output.line("  ".join(parts).rstrip())
+            parts += [blanks, cell, "  "] if column.right else [cell, blanks, "  "]
+        while parts and not _text(parts[-1]).strip():
+            parts.pop()
+        self._output.line(*parts)
+
+
+def _cleaned(cell: str | Styled) -> str | Styled:
+    """Returns a cell as it is printed: its width is that of what is seen."""
+    if isinstance(cell, str):
+        return printable(cell).rstrip()
+    return Styled(printable(cell.text), cell.style)
 
 
 def _text(cell: str | Styled) -> str:

@@ -123,7 +123,7 @@ def _login(arguments: Arguments, known: Context | None) -> Login:
 def _completion(session: Session, arguments: Arguments) -> int:
     from resolver.cli.completing import script
 
-    session.out.line(script(arguments.one("SHELL")))
+    session.out.lines(script(arguments.one("SHELL")).splitlines())
     return 0
 
 

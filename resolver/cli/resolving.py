@@ -249,7 +249,7 @@ def _which(session: Session, arguments: Arguments) -> int:
         out.line(f"{found.path}{owner}")
     else:
         effective = found.effective
-        out.line(f"{found.path}\t{effective.owner if effective is not None else ''}")
+        out.cells([found.path, effective.owner if effective is not None else ""])
     _caveats(session, found)
     return 0
 

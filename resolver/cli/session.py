@@ -241,9 +241,7 @@ class Session:
         """Ask a person; without one the answer is no."""
         if not self.interactive:
             return False
-        self.out.flush()
-        sys.stderr.write(f"{question} [y/N] ")
-        sys.stderr.flush()
+        self.out.prompt(question)
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
     def not_listed(self, path: object, error: KdirError) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from resolver.cli import units
@@ -15,6 +15,7 @@ from resolver.errors import Absent, KdirError, NoRoute
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
+    from resolver.cli.output import Output
     from resolver.cli.session import Session
 
 __all__ = ["VERBS"]
@@ -44,7 +45,7 @@ def _stat(session: Session, arguments: Arguments) -> int:
         elif out.format == "name":
             out.line(display_path(answer.entry))
         else:
-            out.lines(_facts(answer, human=out.human))
+            _show_facts(out, _facts(answer, human=out.human))
             for one in changes:
                 out.note(told(one))
 
@@ -104,8 +105,22 @@ def _get(session: Session, where: Place) -> directory_pb2.GetEntryResponse:
     return above
 
 
-def _facts(answer: directory_pb2.GetEntryResponse, *, human: bool) -> Iterator[str | Styled]:
-    """One fact a line, as ``name  value``."""
+def _show_facts(out: Output, facts: Sequence[tuple[str, str | Styled]]) -> None:
+    """Prints one fact a line, as ``name  value``."""
+    width = max(len(name) for name, _ in facts) + 2
+    for name, value in facts:
+        if not out.human:
+            out.cells([name, value])
+        elif isinstance(value, Styled):
+            out.line(Styled(f"{name:<{width}}{value.text}", value.style))
+        else:
+            out.line(f"{name:<{width}}{value}")
+
+
+def _facts(
+    answer: directory_pb2.GetEntryResponse, *, human: bool
+) -> list[tuple[str, str | Styled]]:
+    """Returns what there is to say of an entry, by name."""
     from resolver.cli.policies import flatten
 
     entry, authority = answer.entry, answer.authority
@@ -127,14 +142,7 @@ def _facts(answer: directory_pb2.GetEntryResponse, *, human: bool) -> Iterator[s
         facts.append((key, shown))
     facts += [("quota", _quota(one)) for one in answer.quotas]
     facts += [(one.state, _attention(entry.path, one)) for one in answer.attention]
-    width = max(len(name) for name, _ in facts) + 2
-    for name, value in facts:
-        if not human:
-            yield f"{name}\t{value.text if isinstance(value, Styled) else value}"
-        elif isinstance(value, Styled):
-            yield Styled(f"{name:<{width}}{value.text}", value.style)
-        else:
-            yield f"{name:<{width}}{value}"
+    return facts
 
 
 def _quota(one: policies_pb2.QuotaUse) -> str | Styled:

@@ -108,7 +108,7 @@ def test_one_object_is_one_line() -> None:
     assert len(lines) == 2
     assert json.loads(lines[0])["path"] == "/la/orders"
     assert json.loads(lines[1]) == {"text": "two\nlines · é"}
-    assert "é" in lines[1]
+    assert lines[1].isascii()  # no control or direction of somebody else reaches a terminal
 
 
 def test_yaml_is_a_stream_of_documents() -> None:

@@ -1,0 +1,38 @@
+"""Text of other people as one line of plain characters; the one rule for what may reach a terminal.
+
+Printable is what ``str.isprintable`` takes: no control characters (C0, DEL, C1), no line or
+paragraph separators, no format characters (the bidirectional overrides of Unicode are such), no
+blanks other than the space, no surrogates, nothing that is not assigned.
+"""
+
+from __future__ import annotations
+
+__all__ = ["cut_shown", "first_unprintable", "printable"]
+
+
+def printable(text: str) -> str:
+    r"""Returns the text with each character that does not print as an escape of Python's, such as
+    ``\x1b`` or ``\u202e``: one line, and nothing that a terminal acts on.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def first_unprintable(text: str) -> str:
+    r"""Returns the first character that does not print, with its place, such as ``\x1b at 3``;
+    empty where all do.
+    """
+    if text.isprintable():
+        return ""
+    at = next(at for at, one in enumerate(text) if not one.isprintable())
+    return f"{printable(text[at])} at {at}"
+
+
+def cut_shown(text: object, most: int = 80) -> str:
+    """Returns a value as a message quotes it: printable, and at most ``most`` characters of it."""
+    # Cut first: what was sent may be megabytes.
+    if isinstance(text, str) and len(text) > most:
+        return f"{printable(repr(text[:most]))}…"
+    shown = repr(text)
+    return shown if len(shown) <= most + 2 else f"{shown[:most]}…"
