@@ -9,22 +9,13 @@ from typing import Final
 from directory.kafka.client_properties import ClientProperties, client_properties
 from directory.namespace.mapping import MappingRule
 from directory.toml_table import ConfigError, Table
-from resolver.errors import KdirError
+from resolver.errors import InvalidArgument, KdirError
+from resolver.listeners import Listener, check_listener
+from resolver.printable import printable
 
 __all__ = ["ASPECTS", "KafkaConfig", "Listener", "kafka_of"]
 
 ASPECTS: Final = ("create", "configs", "acls", "delete")
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """How clients reach the cluster's brokers. Never a secret."""
-
-    name: str
-    bootstrap_servers: tuple[str, ...]
-    security_protocol: str = "PLAINTEXT"
-    sasl_mechanism: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +81,8 @@ def _listeners(
     table: Table | None, bootstrap: tuple[str, ...], client: ClientProperties
 ) -> tuple[Listener, ...]:
     if table is None:
-        return (Listener("default", bootstrap, *client.listener()),)
+        default = Listener("default", bootstrap, *client.listener())
+        return (_checked(default, "kafka", "bootstrap", "properties", "properties"),)
     listeners = []
     for name, value in table.rest().items():
         if not isinstance(value, dict):
@@ -102,11 +94,27 @@ def _listeners(
             one.text("protocol", "PLAINTEXT"),
             one.text("mechanism", ""),
         )
-        if listener.security_protocol not in _PROTOCOLS:
-            one.fail("protocol", listener.security_protocol, f"one of {', '.join(_PROTOCOLS)}")
         one.done()
-        listeners.append(listener)
+        listeners.append(
+            _checked(listener, table.where(name), "bootstrap", "protocol", "mechanism")
+        )
     return tuple(listeners)
+
+
+def _checked(listener: Listener, where: str, *keys: str) -> Listener:
+    """Returns a listener that clients will take; ``keys`` are those of its fields after the name.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        check_listener(listener)
+    except InvalidArgument as error:
+        key = dict(zip(Listener._fields[1:], keys, strict=True)).get(error.metadata["field"])
+        what = error.message.partition(": ")[2]
+        place = printable(f"{where}.{key}" if key else where)
+        raise ConfigError(f"{place}: {what}") from None
+    return listener
 
 
 def _rules(values: object) -> tuple[MappingRule, ...]:

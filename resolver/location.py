@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from resolver.errors import InvalidArgument, Lame
+from resolver.listeners import Listener, check_listener
 from resolver.outcome import Answer, LinkStep, Sender
+from resolver.printable import cut_shown
+from resolver.topic_names import why_invalid
 
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2, policies_pb2, resolve_pb2
 
 __all__ = ["Listener", "TopicLocation", "location_of"]
-
-
-class Listener(NamedTuple):
-    """How clients reach a cluster's brokers. Never a secret."""
-
-    name: str
-    bootstrap_servers: tuple[str, ...]
-    security_protocol: str
-    sasl_mechanism: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +82,15 @@ class TopicLocation:
 
 
 def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()) -> TopicLocation:
-    """An owner's answer as a location; ``payload`` of both are the contract's messages."""
+    """An owner's answer as a location; ``payload`` of both are the contract's messages.
+
+    What clients are made of is checked here, so that no setting, no command line and no program
+    gets more of it than it says: the listeners, and the topic's name in Kafka.
+
+    Raises:
+        Lame: the owner names a listener that is none, or a topic that Kafka cannot have; names the
+            field, what was found and what would be right.
+    """
     resolution: resolve_pb2.Resolution = answer.payload  # type: ignore[assignment] # decode.py's
     authority: resolve_pb2.Authority = sender.payload  # type: ignore[assignment] # decode.py's
     entry = resolution.entry
@@ -102,6 +105,25 @@ def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()
         )
         for one in authority.cluster.listeners
     )
+    for number, listener in enumerate(listeners):
+        try:
+            check_listener(listener)
+        except InvalidArgument as error:
+            where = f"listeners[{number}].{error.metadata['field']}"
+            raise Lame(
+                f"cluster {sender.cluster} cannot be reached as its answer says: "
+                f"listeners[{number}].{error.message}",
+                field=where,
+                found=error.metadata["found"],
+            ) from None
+    if topic is not None and (rule := why_invalid(topic.physical_name)):
+        found = cut_shown(topic.physical_name)
+        raise Lame(
+            f"cluster {sender.cluster} names a topic that Kafka cannot have: topic.physical_name: "
+            f"found {found}; {rule}; 1 to 249 of a-z A-Z 0-9 . _ - would be right",
+            field="topic.physical_name",
+            found=found,
+        )
     unconfirmed = authority.HasField("unconfirmed_seconds")
     return TopicLocation(
         path=entry.path,

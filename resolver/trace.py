@@ -35,7 +35,10 @@ def trace_of(walk: Resolution, elapsed_seconds: float) -> Trace:
     lifetime = 0
     match end := walk.next():
         case Found(answer=answer, sender=sender, links=links, lifetime_seconds=lifetime):
-            location = location_of(answer, sender, links)
+            try:
+                location = location_of(answer, sender, links)
+            except KdirError as unusable:
+                error = unusable
         case NotThere(lifetime_seconds=lifetime):
             error = absent_error(walk.path, end)
         case Failed(error=error):

@@ -17,6 +17,7 @@ from resolver.errors import (
     PhysicalNameRetired,
     PhysicalNameTaken,
 )
+from resolver.topic_names import MAX_NAME_LENGTH, why_invalid
 
 __all__ = [
     "INTERNAL_TOPICS",
@@ -34,16 +35,12 @@ __all__ = [
     "why_invalid",
 ]
 
-MAX_NAME_LENGTH: Final = 249
-"""Characters of a topic name (``org.apache.kafka.common.internals.Topic#MAX_NAME_LENGTH``)."""
-
 INTERNAL_TOPICS: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 )
 """Kafka's own topics (``Topic#isInternal``, and the log of KRaft)."""
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
-_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
 _INTERNAL_UNIFIED: Final = frozenset(unify(name) for name in INTERNAL_TOPICS)
 _SHOWN: Final = 60
 
@@ -62,20 +59,6 @@ class Names(Protocol):
 
     def detached(self, physical_name: str) -> str | None:
         """The Kafka topic of this or a colliding name that was left alone when its entry went."""
-
-
-def why_invalid(name: str) -> str | None:
-    """The rule of Kafka's (``Topic#validate``) that a name breaks, in words; None = none."""
-    if not name:
-        return "it is empty"
-    if name in {".", ".."}:
-        return "'.' and '..' are no names"
-    if len(name) > MAX_NAME_LENGTH:
-        return f"it has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed"
-    if (illegal := _ILLEGAL.search(name)) is not None:
-        character = illegal.group().encode("unicode_escape", "backslashreplace").decode("ascii")
-        return f"character '{character}' at {illegal.start()} is not one of a-z A-Z 0-9 . _ -"
-    return None
 
 
 def is_valid(name: str) -> bool:

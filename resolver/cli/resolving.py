@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -153,10 +154,27 @@ def _listener(found: TopicLocation, name: str) -> Listener:
 
 def _properties(found: TopicLocation, listener: Listener) -> Iterator[str]:
     yield f"# {found.path} is topic {found.topic} of {found.cluster}"
-    yield f"bootstrap.servers={','.join(listener.bootstrap_servers)}"
-    yield f"security.protocol={listener.security_protocol or 'PLAINTEXT'}"
+    settings = {
+        "bootstrap.servers": ",".join(listener.bootstrap_servers),
+        "security.protocol": listener.security_protocol or "PLAINTEXT",
+    }
     if listener.sasl_mechanism:
-        yield f"sasl.mechanism={listener.sasl_mechanism}"
+        settings["sasl.mechanism"] = listener.sasl_mechanism
+    for name, value in settings.items():
+        yield f"{name}={property_value(value)}"
+
+
+def property_value(text: str) -> str:
+    """Returns a value as ``java.util.Properties#load`` reads it back: what is not printable ASCII,
+    a backslash, and a blank at the beginning are escaped.
+    """
+    units = memoryview(text.encode("utf-16-be", "surrogatepass")).cast("B")
+    codes = (units[at] << 8 | units[at + 1] for at in range(0, len(units), 2))
+    escaped = "".join(
+        "\\\\" if code == ord("\\") else chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}"
+        for code in codes
+    )
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
 
 
 def _kcat(found: TopicLocation, listener: Listener) -> str:
@@ -165,7 +183,7 @@ def _kcat(found: TopicLocation, listener: Listener) -> str:
         words += ["-X", f"security.protocol={listener.security_protocol}"]
     if listener.sasl_mechanism:
         words += ["-X", f"sasl.mechanism={listener.sasl_mechanism}"]
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def _described(found: TopicLocation) -> Iterator[str | Styled]:

@@ -71,9 +71,11 @@ _PURE = frozenset(
         "resolver.kafka.settings",
         "resolver.outcome",
         "resolver.path",
+        "resolver.printable",
         "resolver.resolution",
         "resolver.rules",
         "resolver.token",
+        "resolver.topic_names",
         "resolver.trail",
     }
 )

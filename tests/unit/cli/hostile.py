@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from resolver.errors import Unimplemented
@@ -27,6 +26,7 @@ _CHECKED: Final = {
     "targets": "/la",
     "cluster_id": "kc-la",
     "physical_name": "clicks",
+    "Listener.name": "internal",
     "bootstrap_servers": "broker:9092",
     "security_protocol": "",
     "sasl_mechanism": "",
@@ -77,8 +77,9 @@ def _fill(message: Message, text: str, depth: int) -> None:
             _fill_text(message, field, text)
 
 
-def _fill_text(message: Message, field: FieldDescriptor, text: str) -> None:
-    checked = _CHECKED.get(field.name)
+def _fill_text(message: Message, field: Any, text: str) -> None:
+    own = f"{message.DESCRIPTOR.name}.{field.name}"
+    checked = _CHECKED.get(own, _CHECKED.get(field.name))
     value: Any = getattr(message, field.name)
     if checked is not None and (value or not checked):
         return
@@ -88,7 +89,7 @@ def _fill_text(message: Message, field: FieldDescriptor, text: str) -> None:
         setattr(message, field.name, text if checked is None else checked)
 
 
-def _fill_below(message: Message, field: FieldDescriptor, text: str, depth: int) -> None:
+def _fill_below(message: Message, field: Any, text: str, depth: int) -> None:
     of = field.message_type
     if of is None or depth > _DEEPEST or of.full_name.startswith("google."):
         return

@@ -1,0 +1,68 @@
+"""How clients reach a cluster's brokers, and what of it may be handed to a Kafka client.
+
+What a client is told of protocol and mechanism ends in its settings, in ``-o properties`` and on
+command lines: a line break in one would be a setting of its own, such as a login module
+(CVE-2023-25194). So each part is one of few words, or has a form that holds no more than it says.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from resolver.endpoints import parse_endpoint
+from resolver.errors import InvalidArgument
+from resolver.printable import cut_shown
+
+__all__ = ["MECHANISMS", "PROTOCOLS", "Listener", "check_listener"]
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Kafka's security protocols (``org.apache.kafka.common.security.auth.SecurityProtocol``)."""
+MECHANISMS: Final = (
+    "GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM",
+)  # fmt: skip
+"""The SASL mechanisms that Kafka's brokers and the large hosted ones offer."""
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+_MOST_SERVERS: Final = 1_000
+_MOST_CHECKED: Final = 4_096
+
+
+class Listener(NamedTuple):
+    """How clients reach a cluster's brokers. Never a secret."""
+
+    name: str
+    bootstrap_servers: tuple[str, ...]
+    security_protocol: str = "PLAINTEXT"
+    sasl_mechanism: str = ""
+
+
+@lru_cache(_MOST_CHECKED)  # the same few come with every answer
+def check_listener(listener: Listener) -> None:
+    """Checks that a listener is one. Protocol and mechanism may be empty: PLAINTEXT, none.
+
+    Raises:
+        InvalidArgument: naming the field, what was found and what would be right.
+    """
+    name, servers, protocol, mechanism = listener
+    if not _NAME.fullmatch(name):
+        raise _wrong("name", name, "1 to 249 of a-z A-Z 0-9 . _ - would be right")
+    if not 0 < len(servers) <= _MOST_SERVERS:
+        raise _wrong(
+            "bootstrap_servers", f"{len(servers)} brokers", f"1 to {_MOST_SERVERS} would be right"
+        )
+    for server in servers:
+        try:
+            parse_endpoint(server)
+        except InvalidArgument:
+            raise _wrong("bootstrap_servers", server, "host:port would be right") from None
+    if protocol and protocol not in PROTOCOLS:
+        raise _wrong("security_protocol", protocol, f"one of {', '.join(PROTOCOLS)} would be right")
+    if mechanism and mechanism not in MECHANISMS:
+        raise _wrong("sasl_mechanism", mechanism, f"one of {', '.join(MECHANISMS)} would be right")
+
+
+def _wrong(field: str, found: str, right: str) -> InvalidArgument:
+    shown = cut_shown(found)
+    return InvalidArgument(f"{field}: found {shown}; {right}", field=field, found=shown)

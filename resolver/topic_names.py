@@ -1,0 +1,27 @@
+"""Kafka's rule for the names of topics (``org.apache.kafka.common.internals.Topic#validate``)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["MAX_NAME_LENGTH", "why_invalid"]
+
+MAX_NAME_LENGTH: Final = 249
+"""Characters of a topic name (``org.apache.kafka.common.internals.Topic#MAX_NAME_LENGTH``)."""
+
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
+
+
+def why_invalid(name: str) -> str | None:
+    """The rule of Kafka's (``Topic#validate``) that a name breaks, in words; None = none."""
+    if not name:
+        return "it is empty"
+    if name in {".", ".."}:
+        return "'.' and '..' are no names"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"it has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed"
+    if (illegal := _ILLEGAL.search(name)) is not None:
+        character = illegal.group().encode("unicode_escape", "backslashreplace").decode("ascii")
+        return f"character '{character}' at {illegal.start()} is not one of a-z A-Z 0-9 . _ -"
+    return None
