@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from resolver.errors import (
     Unavailable,
     Unreachable,
 )
+from resolver.printable import cut_shown
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2
@@ -132,11 +134,28 @@ def _receive(session: Session, server: str, cluster: str, file: IO[bytes]) -> An
 
 
 def _name_of(header: admin_pb2.BackupHeader) -> str:
-    """``la-tracking-20261120T101502Z.kdir``."""
+    """Returns ``la-tracking-20261120T101502Z.kdir``: the cluster's name where it is one as configs
+    have them, else its id. A server's words choose no folder and overwrite no other file.
+
+    Raises:
+        Unreachable: neither can be a file's name.
+    """
     import time
 
-    at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(header.taken_at_ms / 1000))
-    return f"{header.cluster}-{at}.kdir"
+    name = next(filter(_FILE_NAME.fullmatch, (header.cluster, header.cluster_id)), "")
+    if not name:
+        raise Unreachable(
+            f"the backup is of cluster {cut_shown(header.cluster_id)}, of which no file can be "
+            f"named; --to FILE says where it goes"
+        )
+    seconds = min(max(header.taken_at_ms, 0) / 1000, _LAST_SECOND)
+    return f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(seconds))}.kdir"
+
+
+_FILE_NAME: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,199}", re.ASCII)
+"""What a file may be named for: no separators, nothing hidden, nothing like an option."""
+_LAST_SECOND: Final = 253_402_300_799
+"""Of the year 9999."""
 
 
 def _told(session: Session, writer: Any, server: str, target: str, size: int) -> None:

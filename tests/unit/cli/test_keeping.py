@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,48 @@ def test_a_file_that_came_meanwhile_is_not_replaced() -> None:
     assert done.code == 5
     assert Path("one.kdir").read_text() == "somebody's"
     assert files() == ["one.kdir"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "cluster_id", "named"),
+    [
+        ("la", "kc-aaaaaaaaaa", "la"),
+        ("../elsewhere/authorized_keys", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("../x", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        (".hidden", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("-rf", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("la\x1b[2J", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("x" * 201, "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("../la", "../kc", ""),
+    ],
+)
+@pytest.mark.parametrize("taken_at_ms", [5, -1, 2**63 - 1])
+def test_a_server_names_no_file_outside_the_folder(
+    cluster: str, cluster_id: str, named: str, taken_at_ms: int
+) -> None:
+    header = admin_pb2.BackupHeader(
+        format=1,
+        cluster_id=cluster_id,
+        cluster=cluster,
+        incarnation="i1",
+        revision=7,
+        taken_at_ms=taken_at_ms,
+    )
+    Path("sub").mkdir()
+    os.chdir("sub")
+    done = backup(serving(first=lambda: iter(messages(header=header))))
+    os.chdir("..")
+    assert files() == ["sub"]
+    made = sorted(one.name for one in Path("sub").iterdir())
+    if named:
+        assert done.code == 0
+        assert len(made) == 1
+        assert re.fullmatch(rf"{named}-[0-9]{{8}}T[0-9]{{6}}Z\.kdir", made[0])
+    else:
+        assert done.code == 3
+        assert made == []
+        assert "--to FILE" in done.err
 
 
 def test_a_terminal_gets_no_backup() -> None:
