@@ -98,6 +98,7 @@ class Cluster:
             codec,
             lambda: self.federation.mount,
             above=inherited_origins,
+            bounds=config.limits.bounds,
             allow=lambda writes: self.members.allow(writes),  # noqa: PLW0108 - made below
         )
         self.members = Members(

@@ -243,9 +243,10 @@ def change_to_proto(
 
 def _refuse_newer(message: Message) -> None:
     # What cannot be kept must not be dropped in silence (DESIGN §5, rolling upgrade).
-    if newer := list(_newer_fields(message)):
+    newer = next(_newer_fields(message), None)
+    if newer is not None:
         raise ValueError(
-            f"field {newer[0]} is not known to this server, which is older than its caller: "
+            f"field {newer} is not known to this server, which is older than its caller: "
             "upgrade it, or leave the field out"
         )
 

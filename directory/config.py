@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from directory.authorization.decision import Mode
 from directory.config_kafka import ASPECTS, KafkaConfig, Listener, kafka_of
 from directory.identity.settings import AuthConfig, TlsConfig, auth_of, tls_of
+from directory.namespace.bounds import Bounds
 from directory.namespace.entry import LinkMode, LinkWrites
 from directory.store.base import Incompatible
 from directory.store.etcd.address import EtcdAddress
@@ -118,6 +119,27 @@ class Limits:
     """The same in bytes of changes; as many are kept in memory for all watchers together."""
     kept_changes: int = 100_000
     """Change events kept in the store."""
+    policy_text_bytes: int = 4_096
+    """One text of an entry: owner, description, a key or value of a map, a name."""
+    policy_tags: int = 64
+    """Tags of one entry."""
+    policy_tag_bytes: int = 256
+    """One tag, key and value together."""
+    policy_keys: int = 1_000
+    """Keys of all maps of one entry's policies."""
+    policies_bytes: int = 65_536
+    """All texts, keys and values of one entry's policies."""
+    mask_paths: int = 1_000
+    """Paths of an update's or a what-if's mask."""
+    link_targets: int = 100
+    """Targets of one link."""
+    mount_endpoints: int = 100
+    """Endpoints of one mount, and those a child says it has."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """How much a request may put into an entry."""
+        return Bounds(**{one.name: getattr(self, one.name) for one in fields(Bounds)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

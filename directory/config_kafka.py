@@ -81,8 +81,9 @@ def _listeners(
     table: Table | None, bootstrap: tuple[str, ...], client: ClientProperties
 ) -> tuple[Listener, ...]:
     if table is None:
-        default = Listener("default", bootstrap, *client.listener())
-        return (_checked(default, "kafka", "bootstrap", "properties", "properties"),)
+        # What the properties say is looked at with them, by Kafka's own client.
+        _checked(Listener("default", bootstrap), "kafka", "bootstrap", "", "")
+        return (Listener("default", bootstrap, *client.listener()),)
     listeners = []
     for name, value in table.rest().items():
         if not isinstance(value, dict):

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeGuard, TypeVar
 
+from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
 from directory.namespace.command import Command, Context, Plan
 from directory.namespace.entry import Codec
 from directory.namespace.keys import QUOTA, event_key, request_key
@@ -145,9 +146,10 @@ class Writer:
 
     Args:
         allow: raises for writes that not every server of the cluster can deal with yet.
+        bounds: how much a command may put into an entry.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what one cluster has, each once
         self,
         store: Store,
         replica: Replica,
@@ -158,7 +160,9 @@ class Writer:
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         allow: Callable[[Sequence[Write]], None] = lambda _: None,
+        bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
+        self._bounds: Final = bounds
         self._allow: Final = allow
         self._store: Final = store
         self._replica: Final = replica
@@ -358,6 +362,7 @@ class Writer:
             deletes_in_kafka=request.deletes_in_kafka(snapshot),
             creates_in_kafka=request.creates_in_kafka(snapshot),
             above=self._above(snapshot),
+            bounds=self._bounds,
         )
         may = False
         try:

@@ -32,6 +32,9 @@ INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
 
 
+_MOST_COMPARED: Final = 100
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """One setting: ``fits`` is a test of its text, ``wanted`` says in words what would be right."""
@@ -104,5 +107,6 @@ def list_of(*choices: str) -> Definition:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that looks most like this one."""
-    return get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    """The known name that looks most like this one, as far as its beginning says."""
+    # To compare costs the product of both lengths, and a name may be whatever somebody sent.
+    return get_close_matches(name[:_MOST_COMPARED], known, n=1, cutoff=0.0)[0]

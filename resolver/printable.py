@@ -7,7 +7,7 @@ blanks other than the space, no surrogates, nothing that is not assigned.
 
 from __future__ import annotations
 
-__all__ = ["cut_shown", "first_unprintable", "printable"]
+__all__ = ["cut_name", "cut_shown", "first_unprintable", "printable"]
 
 
 def printable(text: str) -> str:
@@ -36,3 +36,8 @@ def cut_shown(text: object, most: int = 80) -> str:
         return f"{printable(repr(text[:most]))}…"
     shown = repr(text)
     return shown if len(shown) <= most + 2 else f"{shown[:most]}…"
+
+
+def cut_name(text: str, most: int = 120) -> str:
+    """Returns the name of a field as a message has it: without quotes, else as ``cut_shown``."""
+    return printable(text) if len(text) <= most else f"{printable(text[:most])}…"

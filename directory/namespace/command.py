@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from directory.authorization.grant import Grant
+from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
 from directory.namespace.entry import (
     NO_POLICIES,
     Entry,
@@ -86,6 +87,8 @@ class Context:
     """Whether new topics may be made in Kafka (ceiling or policy ``create``)."""
     above: Sequence[Level] = ()
     """What the ancestors above the mount set, outermost first."""
+    bounds: Bounds = DEFAULT_BOUNDS
+    """How much may be put into an entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

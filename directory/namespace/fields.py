@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 from directory.namespace import topic_configs
+from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds, check_policy_bounds
 from directory.namespace.command import CLEARED
 from directory.namespace.entry import (
     NO_POLICIES,
@@ -23,9 +23,11 @@ from directory.namespace.entry import (
     Policies,
     Topic,
 )
+from resolver.definitions import nearest
 from resolver.errors import InvalidArgument
 from resolver.kafka import settings as client_settings
 from resolver.path import Path
+from resolver.printable import cut_name, cut_shown
 
 __all__ = ["ASPECTS", "apply_changes", "check_policies"]
 
@@ -137,21 +139,27 @@ _KAFKAS: Final[Mapping[str, _Rules]] = {
 _WITH_POLICIES: Final = frozenset({Kind.DIRECTORY, Kind.TOPIC})
 
 
-def check_policies(policies: Policies) -> None:
+def check_policies(policies: Policies, bounds: Bounds = DEFAULT_BOUNDS) -> None:
     """Check policies that came from outside.
 
     Raises:
         InvalidArgument: naming the field, what was found and what would be right.
+        LimitExceeded: they are more than the bounds allow.
     """
     if policies == NO_POLICIES:
         return
+    _check_types(policies)
+    check_policy_bounds(policies, NO_POLICIES, bounds)
+    for name in _KAFKAS:
+        configs = getattr(policies, name)
+        _check_configs(name, configs, configs)
+
+
+def _check_types(policies: Policies) -> None:
     for name, kind in _POLICY_TYPES.items():
         value = getattr(policies, name)
         if value is not None:
             _check(f"policies.{name}", kind, value)
-    for name in _KAFKAS:
-        configs = getattr(policies, name)
-        _check_configs(name, configs, configs)
 
 
 def _check_configs(
@@ -160,35 +168,50 @@ def _check_configs(
     """The new settings one by one, then all that there will be together."""
     rules = _KAFKAS[name]
     for key, value in news.items():
-        field = f"policies.{name}.{key}"
         if value is not None and (problem := rules.problem_with(key, value)):
-            raise InvalidArgument(f"{field}: {problem}", field=field, found=_shown(value))
+            field = cut_name(f"policies.{name}.{key}")
+            raise InvalidArgument(f"{field}: {problem}", field=field, found=cut_shown(value))
     if news and (conflict := rules.conflict_in(after)):
         raise InvalidArgument(f"policies.{name}: {conflict}", field=f"policies.{name}")
 
 
-def apply_changes(entry: Entry, changes: Mapping[str, object]) -> Entry:
+def apply_changes(
+    entry: Entry,
+    changes: Mapping[str, object],
+    bounds: Bounds = DEFAULT_BOUNDS,
+    check: Callable[[], None] = lambda: None,
+) -> Entry:
     """The entry with these fields changed; not stamped, so that equal means no difference.
+
+    ``check`` is called now and then, and raises when nobody waits any more.
 
     Raises:
         InvalidArgument: an unknown field (names the nearest known one), one that this kind of entry
             does not have, a value of another type or out of bounds, partitions that shrink.
+        LimitExceeded: the policies become more than the bounds allow.
     """
-    for field, value in changes.items():
-        entry = _apply(entry, field, value)
-    return entry
+    edit: _PolicyEdit | None = None
+    for number, (field, value) in enumerate(changes.items()):
+        if number % _CHECKED_EVERY == 0:
+            check()
+        if field.partition(".")[0] != "policies":
+            entry = _apply(entry, field, value)
+            continue
+        if entry.kind not in _WITH_POLICIES:
+            raise InvalidArgument(
+                f"{cut_name(field)}: a {entry.kind.name.lower()} has no policies; set them on the "
+                f"directory around it, or on what it leads to",
+                field=cut_name(field),
+            )
+        edit = edit or _PolicyEdit(entry.policies, bounds)
+        edit.change(field, value)
+    return entry if edit is None else replace(entry, policies=edit.finish())
+
+
+_CHECKED_EVERY: Final = 256
 
 
 def _apply(entry: Entry, field: str, value: object) -> Entry:
-    head, _, rest = field.partition(".")
-    if head == "policies":
-        if entry.kind not in _WITH_POLICIES:
-            raise InvalidArgument(
-                f"{field}: a {entry.kind.name.lower()} has no policies; set them on the directory "
-                f"around it, or on what it leads to",
-                field=field,
-            )
-        return replace(entry, policies=_policies(entry.policies, field, rest, value))
     own = _OWN_TYPES[entry.kind]
     if field not in own:
         raise _unknown(field, entry.kind)
@@ -199,7 +222,7 @@ def _apply(entry: Entry, field: str, value: object) -> Entry:
     _check(field, own[field], value)
     if isinstance(entry, Topic):
         _check_growth(entry, field, value)
-    changes: dict[str, Any] = {rest: value}
+    changes: dict[str, Any] = {field.partition(".")[2]: value}
     return replace(entry, **changes)
 
 
@@ -213,61 +236,102 @@ def _check_growth(topic: Topic, field: str, value: object) -> None:
         )
 
 
-def _policies(policies: Policies, field: str, rest: str, value: object) -> Policies:
-    if field == "policies":
-        if value is None:
-            return NO_POLICIES
-        _check(field, _POLICIES, value)
-        assert isinstance(value, Policies)  # noqa: S101 - for the type checker
-        check_policies(value)
-        return value
-    name, dot, key = rest.partition(".")
-    kind = _POLICY_TYPES.get(name)
-    if kind is None:
-        raise _unknown(field, None)
-    if dot:
-        changed: object = _with_key(getattr(policies, name), field, name, key, value)
-    elif kind in {_MAP, _MANAGE}:
-        changed = MappingProxyType({} if value is None else _checked_map(field, kind, value))
-    else:
+class _PolicyEdit:
+    """The policies of an entry while fields of them change: of each map one copy is made, and it is
+    looked at once, however many of its keys change.
+    """
+
+    def __init__(self, before: Policies, bounds: Bounds) -> None:
+        self._before = before
+        self._bounds = bounds
+        self._base = before
+        self._whole = False
+        self._values: dict[str, object] = {}
+        self._maps: dict[str, dict[str, object]] = {}
+
+    def change(self, field: str, value: object) -> None:
+        """Changes one field, ``policies`` or one below it; None = unset."""
+        rest = field.partition(".")[2]
+        if not rest and field == "policies":
+            self._replace(value)
+            return
+        name, dot, key = rest.partition(".")
+        kind = _POLICY_TYPES.get(name)
+        if kind is None:
+            raise _unknown(field, None)
+        if dot:
+            self._change_key(field, name, key, value)
+        elif kind in {_MAP, _MANAGE}:
+            self._maps[name] = {} if value is None else _checked_map(field, kind, value)
+        else:
+            if value is not None:
+                _check(field, kind, value)
+            self._values[name] = value
+
+    def _replace(self, value: object) -> None:
+        """Replaces all of them."""
+        self._base, self._whole = NO_POLICIES, value is not None
+        self._values.clear()
+        self._maps.clear()
         if value is not None:
-            _check(field, kind, value)
-        changed = value
-    if name in _KAFKAS and isinstance(changed, Mapping):
-        # What stands there already may be of a vendor's or a newer Kafka: it is left alone.
-        before = getattr(policies, name)
-        news = {k: v for k, v in changed.items() if k not in before or before[k] != v}
-        _check_configs(name, news, changed)
-    changes: dict[str, Any] = {name: changed}
-    return replace(policies, **changes)
+            _check("policies", _POLICIES, value)
+            assert isinstance(value, Policies)  # noqa: S101 - for the type checker
+            _check_types(value)
+            self._base = value
+
+    def _change_key(self, field: str, name: str, key: str, value: object) -> None:
+        settings = self._maps.get(name)
+        if settings is None:
+            before = getattr(self._base, name)
+            if not isinstance(before, Mapping):
+                raise InvalidArgument(
+                    f"{cut_name(field)}: policies.{name} is no map, it has no keys",
+                    field=cut_name(field),
+                )
+            settings = self._maps[name] = dict(before)
+        _check_key(field, name, key, value)
+        # What stands there may be of a newer Kafka, and goes; what does not is a slip of the pen.
+        goes = (value is None or value is CLEARED) and key not in settings
+        if goes and name == "topic_config" and (problem := topic_configs.unknown(key)):
+            raise InvalidArgument(f"{cut_name(field)}: {problem}", field=cut_name(field))
+        settings.pop(key, None)
+        if value is not None:
+            settings[key] = None if value is CLEARED else value
+
+    def finish(self) -> Policies:
+        """Returns the changed policies.
+
+        Raises:
+            InvalidArgument, LimitExceeded: what came new may not be.
+        """
+        maps = {name: MappingProxyType(settings) for name, settings in self._maps.items()}
+        changes: dict[str, Any] = {**self._values, **maps}
+        after = replace(self._base, **changes)
+        check_policy_bounds(after, self._before, self._bounds)
+        for name in _KAFKAS:
+            settings = getattr(after, name)
+            # What stands there already may be of a vendor's or a newer Kafka: it is left alone.
+            old: Mapping[str, object] = {} if self._whole else getattr(self._before, name)
+            if self._whole or name in self._maps:
+                news = {k: v for k, v in settings.items() if k not in old or old[k] != v}
+                _check_configs(name, news, settings)
+        return after
 
 
-def _with_key(
-    before: object, field: str, name: str, key: str, value: object
-) -> Mapping[str, object]:
-    if not isinstance(before, Mapping):
-        raise InvalidArgument(f"{field}: policies.{name} is no map, it has no keys", field=field)
+def _check_key(field: str, name: str, key: str, value: object) -> None:
     if not key:
         raise InvalidArgument(f"{field}: the key after the last dot is missing", field=field)
     if name == "manage":
         if key not in ASPECTS:
-            near = _nearest(key, ASPECTS)
+            near = nearest(key, ASPECTS)
             raise InvalidArgument(
-                f"{field}: {key!r} is no aspect; {near or ', '.join(ASPECTS)} would be right",
-                field=field,
+                f"{cut_name(field)}: {cut_shown(key)} is no aspect; {near} would be right",
+                field=cut_name(field),
             )
         if value is not None:
             _check(field, _TRUTH, value)
     elif value is not None and value is not CLEARED:
         _check(field, _TEXT, value)
-    # What stands there may be of a newer Kafka, and goes; what does not is a slip of the pen.
-    goes = (value is None or value is CLEARED) and key not in before
-    if goes and name == "topic_config" and (problem := topic_configs.unknown(key)):
-        raise InvalidArgument(f"{field}: {problem}", field=field)
-    after = {k: v for k, v in before.items() if k != key}
-    if value is not None:
-        after[key] = None if value is CLEARED else value
-    return MappingProxyType(after)
 
 
 def _checked_map(field: str, kind: _Type, value: object) -> dict[str, object]:
@@ -278,10 +342,9 @@ def _checked_map(field: str, kind: _Type, value: object) -> dict[str, object]:
 
 def _check(field: str, kind: _Type, value: object) -> None:
     if not kind.fits(value):
+        name, found = cut_name(field), cut_shown(value)
         raise InvalidArgument(
-            f"{field}: found {_shown(value)}; {kind.wanted} would be right",
-            field=field,
-            found=_shown(value),
+            f"{name}: found {found}; {kind.wanted} would be right", field=name, found=found
         )
 
 
@@ -290,16 +353,7 @@ def _unknown(field: str, kind: Kind | None) -> InvalidArgument:
     known += [name for own in _OWN_TYPES.values() for name in own]
     if kind is not None and field in known:
         return InvalidArgument(f"{field}: a {kind.name.lower()} has no such field", field=field)
-    near = _nearest(field, known)
-    hint = f"; did you mean {near}?" if near else ""
-    return InvalidArgument(f"{field} is no field that can be updated{hint}", field=field, near=near)
-
-
-def _nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    found = get_close_matches(name, known, n=1, cutoff=0.0)
-    return found[0] if found else ""
-
-
-def _shown(value: object, most: int = 80) -> str:
-    text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}…"
+    near = nearest(field, known)
+    name = cut_name(field)
+    message = f"{name} is no field that can be updated; did you mean {near}?"
+    return InvalidArgument(message, field=name, near=near)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from directory.namespace import physical, rules
+from directory.namespace.bounds import check_mount
 from directory.namespace.command import (
     CreateDirectory,
     CreateLink,
@@ -76,7 +77,7 @@ def create_directory(draft: Draft, command: CreateDirectory) -> Plan:
     if way.stopped_by is not None or (way.depth < len(relative) - 1 and not command.make_parents):
         turn_back(way, draft.mount, relative[:-1], relative[-1:])
     check_names(command.path, relative)
-    check_policies(command.policies)
+    check_policies(command.policies, draft.context.bounds)
     policies = draft.stamped_policies(command.policies)
     rules.check_writable(draft, way.node)
     draft.expect_way(way.node)
@@ -105,7 +106,7 @@ def create_topic(draft: Draft, command: CreateTopic) -> Plan:
     if standing is not None and _takes_over(standing, command):
         return _take_over(draft, command, parent, standing)
     check_free(draft, parent, name, Kind.TOPIC, command.path)
-    check_policies(command.policies)
+    check_policies(command.policies, draft.context.bounds)
     _check_size("topic.partitions", command.partitions, _MOST_PARTITIONS)
     _check_size("topic.replication_factor", command.replication_factor, _MOST_REPLICAS)
     rules.check_writable(draft, parent)
@@ -235,7 +236,7 @@ def create_link(draft: Draft, command: CreateLink) -> Plan:
     """A link; its targets need not exist, nor be ours."""
     relative, parent = _place(draft, command.path)
     check_free(draft, parent, relative[-1], Kind.LINK, command.path)
-    check_targets(command.path, command.targets)
+    check_targets(command.path, command.targets, draft.context.bounds)
     rules.check_writable(draft, parent)
     draft.expect_way(parent)
     link = Link(
@@ -284,6 +285,7 @@ def create_mount(draft: Draft, command: CreateMount) -> Plan:
         epoch=max(1, draft.context.now_ms),
         endpoints=command.endpoints,
     )
+    check_mount(mount, None, draft.context.bounds)
     draft.insert(parent.entry_id, name, mount, command.path)
     draft.expect(mounted_key(mount.cluster_id), None)
     draft.set(mounted_key(mount.cluster_id), claim_of(mount, command.path))

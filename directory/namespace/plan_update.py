@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from directory.namespace import rules
+from directory.namespace.bounds import check_mount
 from directory.namespace.command import Plan, UpdateEntry
 from directory.namespace.draft import Draft
 from directory.namespace.entry import (
@@ -39,14 +40,17 @@ def update_entry(draft: Draft, command: UpdateEntry) -> Plan:
     found = draft.find_entry(command.path, command.kind)
     check_etag(found, command.etag)
     before = found.entry
-    after = apply_changes(before, command.changes)
+    bounds = draft.context.bounds
+    after = apply_changes(before, command.changes, bounds)
     if isinstance(after, Directory | Topic) and isinstance(before, Directory | Topic):
         policies = draft.stamped_policies(after.policies, before.policies)
         after = replace(after, policies=policies)
     if after == before:
         return draft.finish(before, command.path)
-    if isinstance(after, Link):
-        check_targets(command.path, after.targets)
+    if isinstance(after, Link) and isinstance(before, Link):
+        check_targets(command.path, after.targets, bounds, before.targets)
+    if isinstance(after, Mount) and isinstance(before, Mount):
+        check_mount(after, before, bounds)
     node = found.parent or draft.snapshot.node(ROOT_ID)
     if node is not None and not command.changes.keys() <= _ALWAYS:
         rules.check_writable(draft, node, own_policies(before))

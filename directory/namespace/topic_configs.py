@@ -23,6 +23,7 @@ from resolver.definitions import (
     ratio,
     truth,
 )
+from resolver.printable import cut_shown
 
 __all__ = ["NAMES", "conflict_in", "deletes_data", "problem_with", "same_value", "unknown"]
 
@@ -94,7 +95,7 @@ def problem_with(name: str, value: str) -> str:
         return unknown(name)
     if definition.fits(value):
         return ""
-    return f"found {value!r}; {definition.wanted} would be right"
+    return f"found {cut_shown(value)}; {definition.wanted} would be right"
 
 
 def unknown(name: str) -> str:
@@ -102,7 +103,7 @@ def unknown(name: str) -> str:
     if name in _DEFINITIONS or name.startswith(_VENDORS):
         return ""
     near = nearest(name, _DEFINITIONS)
-    return f"Kafka has no topic config {name!r}; did you mean {near}?"
+    return f"Kafka has no topic config {cut_shown(name)}; did you mean {near}?"
 
 
 def conflict_in(configs: Mapping[str, str | None]) -> str:

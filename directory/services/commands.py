@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from kdir.v1 import directory_pb2, entry_pb2, policies_pb2
 
 from directory.codec import entry_from_proto, policies_from_proto
+from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds, check_count, check_mask
 from directory.namespace.command import (
     CLEARED,
     Command,
@@ -21,18 +22,23 @@ from directory.namespace.command import (
 from directory.namespace.entry import Directory, Link, LinkMode, LinkWrites, Mount, Policies, Topic
 from resolver.errors import InvalidArgument
 from resolver.path import Path
+from resolver.printable import cut_shown
 
 __all__ = ["create_command", "policy_changes", "update_command"]
 
 E = TypeVar("E", bound=IntEnum)
+_CHECKED_EVERY: Final = 256
 _MAPS: Final = ("topic_config", "producer_defaults", "consumer_defaults", "tags", "manage")
 
 
-def create_command(request: directory_pb2.CreateEntryRequest, path: Path) -> Command:
+def create_command(
+    request: directory_pb2.CreateEntryRequest, path: Path, bounds: Bounds = DEFAULT_BOUNDS
+) -> Command:
     """The command that a create request means.
 
     Raises:
         InvalidArgument: no kind is said, or a field is wrong; named.
+        LimitExceeded: more of something than the bounds allow.
     """
     if request.entry.WhichOneof("kind") is None:
         raise InvalidArgument(
@@ -44,6 +50,7 @@ def create_command(request: directory_pb2.CreateEntryRequest, path: Path) -> Com
             "make_parents: only a directory's tiers are made along; make the directory first",
             field="make_parents",
         )
+    _check_sent(request.entry, bounds)
     entry = entry_from_proto(request.entry)
     if isinstance(entry, Directory | Topic):
         _refuse_arming(entry.policies.manage, path)
@@ -78,11 +85,18 @@ def create_command(request: directory_pb2.CreateEntryRequest, path: Path) -> Com
 
 
 def update_command(
-    request: directory_pb2.UpdateEntryRequest, path: Path, **common: Any
+    request: directory_pb2.UpdateEntryRequest,
+    path: Path,
+    bounds: Bounds = DEFAULT_BOUNDS,
+    check: Callable[[], None] = lambda: None,
+    **common: Any,
 ) -> UpdateEntry:
     """The command that an update request means: the value of each field that the mask names.
 
+    ``check`` is called now and then, and raises when nobody waits any more.
+
     Raises:
+        LimitExceeded: more of something than the bounds allow.
         InvalidArgument: an empty mask, or a value that is wrong; unknown fields are refused later,
             by planning, with the nearest known one.
     """
@@ -91,8 +105,14 @@ def update_command(
             "update_mask: empty; the fields to change would be right, such as policies.owner",
             field="update_mask",
         )
+    check_mask("update_mask", request.update_mask.paths, bounds)
+    _check_sent(request.entry, bounds)
     policies = policies_from_proto(request.entry.policies)
-    changes = {field: _value(field, request.entry, policies) for field in request.update_mask.paths}
+    changes: dict[str, object] = {}
+    for number, field in enumerate(dict.fromkeys(request.update_mask.paths)):
+        if number % _CHECKED_EVERY == 0:
+            check()
+        changes[field] = _value(field, request.entry, policies)
     for field in changes:
         name = field.removeprefix("policies.manage").removeprefix(".")
         if field == "policies" or field.startswith("policies.manage"):
@@ -114,24 +134,65 @@ def _refuse_arming(manage: Mapping[str, Any], path: Path) -> None:
             )
 
 
-def policy_changes(fields: Iterable[str], message: policies_pb2.Policies) -> Mapping[str, object]:
+def policy_changes(
+    fields: Sequence[str],
+    message: policies_pb2.Policies,
+    bounds: Bounds = DEFAULT_BOUNDS,
+    check: Callable[[], None] = lambda: None,
+) -> Mapping[str, object]:
     """The changes of policies that a mask names, as ``UpdateEntry`` has them. The mask's paths are
-    those of an update, such as ``policies.owner``.
+    those of an update, such as ``policies.owner``; ``check`` as in ``update_command``.
 
     Raises:
         InvalidArgument: a path that is no policy's, or a value that is wrong.
+        LimitExceeded: more of something than the bounds allow.
     """
+    check_mask("what_if_mask", fields, bounds)
+    _check_sent_policies(message, bounds)
     policies = policies_from_proto(message)
     changes: dict[str, object] = {}
-    for field in fields:
+    for number, field in enumerate(dict.fromkeys(fields)):
+        if number % _CHECKED_EVERY == 0:
+            check()
         group, _, rest = field.partition(".")
         if group != "policies":
             raise InvalidArgument(
-                f"what_if_mask: found {field!r}; policies, such as policies.owner, would be right",
+                f"what_if_mask: found {cut_shown(field)}; policies, such as policies.owner, "
+                f"would be right",
                 field="what_if_mask",
             )
         changes[field] = _policy(rest, policies) if rest else policies
     return changes
+
+
+def _check_sent(entry: entry_pb2.Entry, bounds: Bounds) -> None:
+    """Counts what a request holds before each of it is looked at: a message of some megabytes holds
+    a million targets.
+
+    Raises:
+        LimitExceeded
+    """
+    for field, count, most in (
+        ("link.targets", len(entry.link.targets), bounds.link_targets),
+        ("mount.endpoints", len(entry.mount.endpoints), bounds.mount_endpoints),
+        ("topic.observed_config", len(entry.topic.observed_config), bounds.policy_keys),
+    ):
+        what, setting = field.rpartition(".")[2], _SETTINGS[field]
+        check_count(field, count, most, what, setting)
+    _check_sent_policies(entry.policies, bounds)
+
+
+def _check_sent_policies(policies: policies_pb2.Policies, bounds: Bounds) -> None:
+    for name in (*_MAPS, "stamps"):
+        field, count = f"policies.{name}", len(getattr(policies, name))
+        check_count(field, count, bounds.policy_keys, "keys", "policy_keys")
+
+
+_SETTINGS: Final = {
+    "link.targets": "link_targets",
+    "mount.endpoints": "mount_endpoints",
+    "topic.observed_config": "policy_keys",
+}
 
 
 def _value(field: str, entry: entry_pb2.Entry, policies: Policies) -> object:

@@ -142,7 +142,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.CreateEntryResponse:
         """Makes a directory, topic, link or mount."""
         path = Path.parse(request.path)
-        asked = create_command(request, path)
+        asked = create_command(request, path, self._hosting.limits.bounds)
         _check_request_id(request)
 
         def attempt(cluster: Cluster) -> Written:
@@ -255,7 +255,9 @@ class DirectoryService(Service):
     ) -> directory_pb2.UpdateEntryResponse:
         """Changes the fields that the mask names."""
         path = Path.parse(request.path)
-        asked = update_command(request, path, kind=kind_of(request.kind))
+        asked = update_command(
+            request, path, self._hosting.limits.bounds, call.check, kind=kind_of(request.kind)
+        )
         _check_request_id(request)
 
         def attempt(cluster: Cluster) -> tuple[UpdateEntry, Written]:

@@ -10,6 +10,7 @@ from kdir.v1 import federation_pb2
 from directory.authorization.grant import Operation, ResourceKind
 from directory.federation.federation import unix_ms
 from directory.identity.settings import TlsConfig
+from directory.namespace.bounds import Bounds, check_count, check_text
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.services.interceptors.malformed import Malformed
@@ -35,12 +36,13 @@ class FederationService(Service):
         self, requests: Iterator[federation_pb2.LinkRequest | Malformed], call: Call
     ) -> Iterator[federation_pb2.LinkResponse]:
         """Held open by one elected server of each child."""
-        hello = _first_word(requests, call)
+        bounds = self._hosting.limits.bounds
+        hello = _first_word(requests, call, bounds)
         cluster = self._hosting.parent_of(hello)
         _check_peer(hello, call, cluster.config.tls)
         cluster.check_mounted()
         self._hosting.guarding.check_link(cluster, hello.cluster_id, call)
-        return cluster.children.serve(hello, _readable(requests), call.cancel)
+        return cluster.children.serve(hello, _readable(requests, bounds), call.cancel)
 
     def list_mounts(
         self, request: federation_pb2.ListMountsRequest, call: Call
@@ -85,7 +87,7 @@ def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) 
 
 
 def _first_word(
-    requests: Iterator[federation_pb2.LinkRequest | Malformed], call: Call
+    requests: Iterator[federation_pb2.LinkRequest | Malformed], call: Call, bounds: Bounds
 ) -> federation_pb2.Hello:
     # A caller that connects and says nothing must not hold a thread.
     impatience = threading.Timer(_HELLO_SECONDS, call.cancel)
@@ -97,17 +99,38 @@ def _first_word(
         impatience.cancel()
     if not isinstance(first, federation_pb2.LinkRequest) or not first.hello.cluster_id:
         raise InvalidArgument("link: the first request must be a hello with a cluster_id")
-    Path.parse(first.hello.mount)
+    _check_hello(first.hello, bounds)
     return first.hello
 
 
 def _readable(
-    requests: Iterator[federation_pb2.LinkRequest | Malformed],
+    requests: Iterator[federation_pb2.LinkRequest | Malformed], bounds: Bounds
 ) -> Iterator[federation_pb2.LinkRequest]:
     for request in requests:
         if isinstance(request, Malformed):
             raise request.error
+        if request.HasField("hello"):
+            _check_hello(request.hello, bounds)
         yield request
+
+
+def _check_hello(hello: federation_pb2.Hello, bounds: Bounds) -> None:
+    """Checks what a cluster says of itself, before any of it is kept or shown to an operator.
+
+    Raises:
+        InvalidPath, InvalidArgument, LimitExceeded
+    """
+    Path.parse(hello.mount)
+    for field in ("cluster_id", "cluster", "incarnation"):
+        check_text(f"hello.{field}", getattr(hello, field), _NAME_BYTES, "")
+    what, setting = "endpoints", "mount_endpoints"
+    check_count("hello.endpoints", len(hello.endpoints), bounds.mount_endpoints, what, setting)
+    for endpoint in hello.endpoints:
+        check_text("hello.endpoints", endpoint, _ENDPOINT_BYTES, "")
+
+
+_NAME_BYTES = 256
+_ENDPOINT_BYTES = 300
 
 
 _HELLO_SECONDS = 5.0

@@ -147,8 +147,9 @@ class PolicyService(Service):
         response = policies_pb2.GetEffectivePoliciesResponse(token=cluster.token_of(snapshot))
         own, wished, asked = entry.policies, entry, frozenset[str]()
         if request.what_if_mask.paths:
-            changes = policy_changes(request.what_if_mask.paths, request.what_if)
-            changed = apply_changes(entry, changes)
+            bounds, mask = cluster.config.limits.bounds, request.what_if_mask.paths
+            changes = policy_changes(mask, request.what_if, bounds, call.check)
+            changed = apply_changes(entry, changes, bounds, call.check)
             assert isinstance(changed, Directory | Topic)  # noqa: S101 - the kind stays
             response.topics_changed = _topics_changed(
                 sight, node, entry, changed.policies, call, path.below(cluster.mount)

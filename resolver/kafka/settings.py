@@ -25,6 +25,7 @@ from resolver.definitions import (
     truth,
 )
 from resolver.errors import InvalidArgument
+from resolver.printable import cut_name, cut_shown
 
 __all__ = [
     "Client",
@@ -196,14 +197,16 @@ def problem_with(client: Client, name: str, value: str) -> str:
     known = _DEFINITIONS[client]
     own = _ALIASES.get(name, name)
     if own.startswith(_THE_PROGRAMS):
-        return f"{name} is for a program to say of itself, not for a path"
+        return f"{cut_name(name)} is for a program to say of itself, not for a path"
     definition = known.get(own)
     if definition is None:
         near = nearest(name, known)
-        return f"no {client} setting {name!r} could be a default; did you mean {near}?"
+        return f"no {client} setting {cut_shown(name)} could be a default; did you mean {near}?"
     if own != name:
         return f"{own} would be right, which is Kafka's name for {name}"
-    return "" if definition.fits(value) else f"found {value!r}; {definition.wanted} would be right"
+    if definition.fits(value):
+        return ""
+    return f"found {cut_shown(value)}; {definition.wanted} would be right"
 
 
 def conflict_in(client: Client, settings: Mapping[str, str | None]) -> str:
