@@ -20,9 +20,10 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Directory, Link, LinkMode, LinkWrites, Mount, Policies, Topic
-from resolver.errors import InvalidArgument
+from resolver.errors import InvalidArgument, InvalidPhysicalName
 from resolver.path import Path
 from resolver.printable import cut_shown
+from resolver.topic_names import why_invalid
 
 __all__ = ["create_command", "policy_changes", "update_command"]
 
@@ -59,7 +60,14 @@ def create_command(
             return CreateDirectory(
                 path=path, make_parents=request.make_parents, policies=policies, closed=closed
             )
-        case Topic(policies=policies):
+        case Topic(policies=policies, physical_name=name):
+            if request.adopt_existing and name and (rule := why_invalid(name)):
+                raise InvalidPhysicalName(
+                    f"topic.physical_name: found {cut_shown(name)}: {rule}; the name of a topic "
+                    f"that Kafka has would be right",
+                    physical_name=cut_shown(name),
+                    rule=rule,
+                )
             return CreateTopic(
                 path=path,
                 physical_name=entry.physical_name,
