@@ -15,7 +15,7 @@ class again from it)::
     |       HasMounts, CrossMount, EtagMismatch, LostRace, MountShadows, MountOverlaps, MountLoop,
     |       MountDisagrees, UnknownChild, ReadOnly, AboveCeiling, VanishGuard, KafkaReplaced,
     |       KafkaRefused, QuotaExceeded, LevelNotFinalised, TokenExpired, TokenFromFuture,
-    |       RevisionGone, Resync, LimitExceeded, StoreSealed
+    |       RevisionGone, Resync, LimitExceeded, StoreSealed, LocksOut
     +-- Unavailable               UNAVAILABLE          could not be said, now; exit 3
     |   +-- Unreachable, NotReady, Lame, StoreUnavailable, KafkaUnavailable
     |   +-- HandshakeFailed       (of Unreachable)     one side does not believe the other; exit 4
@@ -241,6 +241,10 @@ class LimitExceeded(Conflict, reason="LIMIT_EXCEEDED", code="RESOURCE_EXHAUSTED"
 
 class StoreSealed(Conflict, reason="STORE_SEALED", code="FAILED_PRECONDITION"):
     """The store takes no changes: it is being filled, or the cluster moved to another one."""
+
+
+class LocksOut(Conflict, reason="LOCKS_OUT"):
+    """The change would take from the caller what it takes to undo it; nothing was done."""
 
 
 class Unavailable(KdirError, reason="UNREACHABLE", code="UNAVAILABLE"):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import replace
+from typing import Final, TypeVar
 
+from directory.authorization.access import Access
 from directory.authorization.grant import Operation
+from directory.authorization.principals import ANONYMOUS
+from directory.authorization.rules import Question
+from directory.authorization.tree import Place
 from directory.cluster import Cluster
 from directory.namespace.command import (
     AddGrants,
@@ -30,10 +35,10 @@ from directory.services.guarding import Guarding
 from directory.services.present import kind_there, of_what_is_seen, require_directory, veiled
 from directory.services.sight import Sight
 from directory.store.base import Guard, KeyIs, NothingNewer
-from resolver.errors import Conflict, InvalidPath
+from resolver.errors import Conflict, InvalidPath, LocksOut
 from resolver.path import Path
 
-__all__ = ["authorizing", "meant", "veiling"]
+__all__ = ["authorizing", "locks_out", "meant", "refuse_lock_out", "veiling"]
 
 C = TypeVar("C", bound=Command)
 
@@ -79,6 +84,62 @@ def authorizing(
         return (NothingNewer(INHERITED, snapshot.revision),)
 
     return authorize
+
+
+def locks_out(
+    guarding: Guarding, cluster: Cluster, snapshot: Snapshot, command: Command, call: Call
+) -> bool:
+    """True if a command closes a directory that its caller could then not open again, or not even
+    see, while the same directory is not closed to it now.
+    """
+    path = _closed_by(command)
+    sight = guarding.acting(cluster, snapshot, call)
+    if path is None or not sight.access.mount.is_prefix_of(path):
+        return False  # planning says why not
+    place = Place(path.below(sight.access.mount))
+    now = sight.access
+    then = replace(now, tree=now.loaded().with_closed(place.relative, closed=True))
+    age_seconds = cluster.unconfirmed_seconds() or 0.0
+
+    def may(access: Access, operation: Operation) -> bool:
+        question = Question.of(operation)
+        return access.decide(sight.caller, question, place, age_seconds=age_seconds).allowed
+
+    return any(may(now, one) and not may(then, one) for one in _TO_OPEN)
+
+
+def _closed_by(command: Command) -> Path | None:
+    """The directory that a command closes."""
+    match command:
+        case UpdateEntry(path=path, changes=changes) if changes.get("directory.closed") is True:
+            return path
+        case CreateDirectory(path=path, closed=True):
+            return path
+        case _:
+            return None
+
+
+_TO_OPEN: Final = (Operation.DESCRIBE, Operation.ALTER)
+"""What it takes to open a closed directory."""
+
+
+def refuse_lock_out(
+    guarding: Guarding, cluster: Cluster, snapshot: Snapshot, command: Command, call: Call
+) -> None:
+    """Refuses a command that locks its caller out.
+
+    Raises:
+        LocksOut
+    """
+    path = _closed_by(command)
+    if path is not None and locks_out(guarding, cluster, snapshot, command, call):
+        who = call.principal or ANONYMOUS
+        raise LocksOut(
+            f"closing {path} would lock {who} out: no grant on it or above lets {who} pass; "
+            f"a grant first (kdir grant {who} alter {path}), or allow_lock_out, would be right",
+            path=path,
+            principal=who,
+        )
 
 
 def _check(sight: Sight, command: Command) -> None:

@@ -24,7 +24,7 @@ from directory.namespace.plan_delete import is_deleted_in_kafka
 from directory.namespace.snapshot import Snapshot
 from directory.services import listing
 from directory.services.answers import Answers, kind_of
-from directory.services.authorizing import authorizing, meant, veiling
+from directory.services.authorizing import authorizing, meant, refuse_lock_out, veiling
 from directory.services.beside import fill_beside
 from directory.services.call import Call
 from directory.services.commands import create_command, update_command
@@ -396,6 +396,8 @@ class DirectoryService(Service):
         def authorize(snapshot: Snapshot) -> Sequence[Guard]:
             guards = rights(snapshot)
             check(snapshot)
+            if not _may_lock_out(request):
+                refuse_lock_out(self._hosting.guarding, cluster, snapshot, command, call)
             return guards
 
         return cluster.writer.execute(
@@ -421,6 +423,17 @@ def _check_request_id(request: _WriteRequest) -> None:
             f"request_id: {len(request.request_id)} characters; at most {_REQUEST_ID_LENGTH} would "
             f"be right"
         )
+
+
+def _may_lock_out(request: _WriteRequest) -> bool:
+    """True if the request allows it, or if the plan that it asks for is what names it."""
+    match request:
+        case directory_pb2.UpdateEntryRequest():
+            return request.allow_lock_out or request.validate_only
+        case directory_pb2.CreateEntryRequest():
+            return request.allow_lock_out
+        case _:
+            return True
 
 
 def _refuse_the_path(cluster: Cluster, command: Command) -> None:

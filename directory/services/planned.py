@@ -38,6 +38,7 @@ from directory.namespace.entry import Directory, Topic
 from directory.namespace.ground import Standing, standing
 from directory.namespace.inheriting import Shown
 from directory.namespace.snapshot import Snapshot
+from directory.services.authorizing import locks_out
 from directory.services.counting import seen_below, shown_topics
 from directory.writer import Written
 
@@ -121,6 +122,9 @@ class _Telling:
             self._policies(self._now, out)
             self._access(self._now, out)
         self._kafka_calls(self._now, out)
+        out.locks_out = locks_out(
+            self._hosting.guarding, self._cluster, self._before, self._command, self._call
+        )
         out.at_least = self._budget.is_over
         self._call.check()
 

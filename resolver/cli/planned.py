@@ -65,6 +65,8 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
             least = "at least " if plan.at_least else ""
             out.note(f"… and {least}{units.plural(number, one, many)}")
     out.note(f"nothing was changed; it would be about {_entries(plan)}")
+    if plan.locks_out:
+        out.note("you could not open it again yourself: it is refused without --yes", "warn")
     if plan.at_least:
         out.note("the time was over before all was looked at: there is more of it", "warn")
 

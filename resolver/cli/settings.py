@@ -12,7 +12,7 @@ from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.planned import show_change
 from resolver.cli.policies import KEYS_HELP, Field, assign, forget, key_of
 from resolver.cli.session import place
-from resolver.cli.writing import ENTRY_FORMATS, PLAN, show_entry
+from resolver.cli.writing import CLOSED_TO_ONESELF, ENTRY_FORMATS, PLAN, show_entry
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2, entry_pb2, policies_pb2
@@ -59,6 +59,7 @@ def _update(
         entry=entry,
         etag=arguments.one("etag"),
         validate_only=arguments.flag("plan"),
+        allow_lock_out=past == "set" and arguments.flag("yes"),
     )
     request.update_mask.paths.extend(dict.fromkeys(one.mask for one in fields))
     # The policies of a mount are those of the directory that its child has there: follow it.
@@ -291,7 +292,7 @@ VERBS: Final = (
             "(kdir arm) they reach\nKafka within seconds."
         ),
         arguments=(_PATH, Argument("KEY=VALUE", "what to set", most=None, completes="assignment")),
-        options=(_ETAG, PLAN),
+        options=(_ETAG, CLOSED_TO_ONESELF, PLAN),
         formats=ENTRY_FORMATS,
         examples=(
             ("kdir set /la/tracking/search owner=search contact='#search-oncall'", "whose it is"),

@@ -22,12 +22,24 @@ if TYPE_CHECKING:
 
     from resolver.cli.session import Session
 
-__all__ = ["ENTRY_FORMATS", "PLAN", "SET", "VERBS", "YES", "each", "show_entry"]
+__all__ = [
+    "CLOSED_TO_ONESELF",
+    "ENTRY_FORMATS",
+    "PLAN",
+    "SET",
+    "VERBS",
+    "YES",
+    "each",
+    "show_entry",
+]
 
 ENTRY_FORMATS: Final = ("table", "json", "yaml", "name")
 
 PLAN: Final = Option(("--plan",), "check everything, say what would be done, change nothing")
 YES: Final = Option(("-y", "--yes"), "do not ask")
+CLOSED_TO_ONESELF: Final = Option(
+    ("-y", "--yes"), "close it also where you could not open it again yourself"
+)
 SET: Final = Option(
     ("--set",),
     "a policy of the new entry, as kdir set takes it; repeatable",
@@ -99,11 +111,23 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
         _policies(arguments, entry)
         try:
             answer = _create(
-                session, where.path, entry, arguments, make_parents=arguments.flag("parents")
+                session,
+                where.path,
+                entry,
+                arguments,
+                make_parents=arguments.flag("parents"),
+                allow_lock_out=arguments.flag("yes"),
             )
         except InvalidNamespace:
             # Tiers above are missing. Asked for at once, they would hide that the last one stands.
-            answer = _create(session, where.path, entry, arguments, make_parents=True)
+            answer = _create(
+                session,
+                where.path,
+                entry,
+                arguments,
+                make_parents=True,
+                allow_lock_out=arguments.flag("yes"),
+            )
         show_entry(session, answer.entry, f"{_did(arguments, 'make')} {answer.entry.path}")
 
     return each(session, arguments.many("PATH"), make)
@@ -336,6 +360,7 @@ VERBS: Final = (
             Option(("-p", "--parents"), "one that stands already is fine, and left as it is"),
             SET,
             Option(("--closed",), "no allow further below opens it"),
+            CLOSED_TO_ONESELF,
             PLAN,
         ),
         formats=ENTRY_FORMATS,

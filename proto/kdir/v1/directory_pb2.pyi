@@ -72,7 +72,7 @@ class ListEntriesResponse(_message.Message):
     def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[_entry_pb2.Entry, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., revision_changed: _Optional[bool] = ..., directory: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., inherited: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ...) -> None: ...
 
 class CreateEntryRequest(_message.Message):
-    __slots__ = ("path", "entry", "make_parents", "request_id", "wait_until_active", "validate_only", "adopt_existing", "token")
+    __slots__ = ("path", "entry", "make_parents", "request_id", "wait_until_active", "validate_only", "adopt_existing", "token", "allow_lock_out")
     PATH_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     MAKE_PARENTS_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class CreateEntryRequest(_message.Message):
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     ADOPT_EXISTING_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_LOCK_OUT_FIELD_NUMBER: _ClassVar[int]
     path: str
     entry: _entry_pb2.Entry
     make_parents: bool
@@ -89,7 +90,8 @@ class CreateEntryRequest(_message.Message):
     validate_only: bool
     adopt_existing: bool
     token: str
-    def __init__(self, path: _Optional[str] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., make_parents: _Optional[bool] = ..., request_id: _Optional[str] = ..., wait_until_active: _Optional[bool] = ..., validate_only: _Optional[bool] = ..., adopt_existing: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
+    allow_lock_out: bool
+    def __init__(self, path: _Optional[str] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., make_parents: _Optional[bool] = ..., request_id: _Optional[str] = ..., wait_until_active: _Optional[bool] = ..., validate_only: _Optional[bool] = ..., adopt_existing: _Optional[bool] = ..., token: _Optional[str] = ..., allow_lock_out: _Optional[bool] = ...) -> None: ...
 
 class CreateEntryResponse(_message.Message):
     __slots__ = ("authority", "entry", "token")
@@ -102,7 +104,7 @@ class CreateEntryResponse(_message.Message):
     def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class UpdateEntryRequest(_message.Message):
-    __slots__ = ("path", "kind", "entry", "update_mask", "etag", "request_id", "validate_only", "token")
+    __slots__ = ("path", "kind", "entry", "update_mask", "etag", "request_id", "validate_only", "token", "allow_lock_out")
     PATH_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +113,7 @@ class UpdateEntryRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_LOCK_OUT_FIELD_NUMBER: _ClassVar[int]
     path: str
     kind: _entry_pb2.EntryKind
     entry: _entry_pb2.Entry
@@ -119,7 +122,8 @@ class UpdateEntryRequest(_message.Message):
     request_id: str
     validate_only: bool
     token: str
-    def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
+    allow_lock_out: bool
+    def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ..., token: _Optional[str] = ..., allow_lock_out: _Optional[bool] = ...) -> None: ...
 
 class UpdateEntryResponse(_message.Message):
     __slots__ = ("authority", "entry", "token", "plan")

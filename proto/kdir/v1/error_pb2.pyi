@@ -60,6 +60,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
     ERROR_REASON_CANCELLED: _ClassVar[ErrorReason]
     ERROR_REASON_STORE_SEALED: _ClassVar[ErrorReason]
+    ERROR_REASON_LOCKS_OUT: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_INVALID_PATH: ErrorReason
 ERROR_REASON_INVALID_ARGUMENT: ErrorReason
@@ -114,3 +115,4 @@ ERROR_REASON_UNIMPLEMENTED: ErrorReason
 ERROR_REASON_INTERNAL: ErrorReason
 ERROR_REASON_CANCELLED: ErrorReason
 ERROR_REASON_STORE_SEALED: ErrorReason
+ERROR_REASON_LOCKS_OUT: ErrorReason
