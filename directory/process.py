@@ -37,6 +37,7 @@ from directory.store.base import Incompatible, StoreAway
 from directory.supervisor import Ports, Supervisor
 from directory.toml_table import split_address
 from resolver.errors import KdirError
+from resolver.printable import printable
 
 if TYPE_CHECKING:
     from directory.cluster import Cluster
@@ -82,10 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _supervise(configs, given, options.processes)
         return _run(configs, form, metrics)
     except (ConfigError, Incompatible, KdirError) as error:
-        sys.stderr.write(f"error: {logs.redacted(str(error))}\n")
+        sys.stderr.write(f"error: {printable(logs.redacted(str(error)))}\n")
         return 2
     except StoreAway as error:
-        sys.stderr.write(f"error: the store cannot be reached: {logs.redacted(str(error))}\n")
+        why = printable(logs.redacted(str(error)))
+        sys.stderr.write(f"error: the store cannot be reached: {why}\n")
         return 3
 
 

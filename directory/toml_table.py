@@ -41,6 +41,8 @@ class Table:
         value = self.take(key, default)
         if not isinstance(value, str):
             self.fail(key, value, "a text would be right")
+        if not value.isprintable():
+            self.fail(key, value, "one line of printable characters would be right")
         return value
 
     def flag(self, key: str) -> bool:
@@ -65,6 +67,9 @@ class Table:
             value = [part.strip() for part in value.split(",") if part.strip()]
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
             self.fail(key, value, "a list of texts would be right")
+        for part in value:
+            if not part.isprintable():
+                self.fail(key, part, "one line of printable characters would be right")
         return tuple(value)
 
     def addresses(self, key: str) -> tuple[str, ...]:

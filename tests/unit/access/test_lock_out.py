@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from google.protobuf import field_mask_pb2
@@ -15,7 +16,7 @@ Make = Callable[..., House]
 CLOSED = entry_pb2.Entry(directory=entry_pb2.Directory(closed=True))
 
 
-def close(path: str, *, closed: bool = True, **fields: bool) -> directory_pb2.UpdateEntryRequest:
+def close(path: str, *, closed: bool = True, **fields: Any) -> directory_pb2.UpdateEntryRequest:
     return directory_pb2.UpdateEntryRequest(
         path=path,
         entry=entry_pb2.Entry(directory=entry_pb2.Directory(closed=closed)),
@@ -82,10 +83,8 @@ def test_a_super_user_is_never_locked_out(la: House) -> None:
 
 def test_a_new_directory_is_no_trap_either(la: House) -> None:
     for path, parents in (("/la/new", False), ("/la/x/y/z", True)):
-        for validate_only in (True, False):
-            asked = directory_pb2.CreateEntryRequest(
-                path=path, entry=CLOSED, make_parents=parents, validate_only=validate_only
-            )
+        asked = directory_pb2.CreateEntryRequest(path=path, entry=CLOSED, make_parents=parents)
+        for asked.validate_only in (True, False):
             assert isinstance(la.refusal("bob", "CreateEntry", asked), LocksOut)
         asked.allow_lock_out = True
         la.ask("bob", "CreateEntry", asked)

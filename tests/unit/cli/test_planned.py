@@ -119,3 +119,12 @@ def test_a_server_that_says_no_more_changed_nothing_either() -> None:
     out, err = io.StringIO(), io.StringIO()
     show_change(Output(stdout=out, stderr=err), access_pb2.ChangePlan())
     assert (out.getvalue(), err.getvalue()) == ("", "nothing was changed\n")
+
+
+def test_who_would_be_locked_out_is_told() -> None:
+    plan = access_pb2.ChangePlan(locks_out=True)
+    plan.entries.directories = 1
+    out, err = io.StringIO(), io.StringIO()
+    show_change(Output("", stdout=out, stderr=err, environ={}), plan)
+    assert "you could not open it again yourself" in err.getvalue()
+    assert "--yes" in err.getvalue()

@@ -10,6 +10,7 @@ import pytest
 from kdir.v1 import admin_pb2, directory_pb2, entry_pb2
 
 from resolver import errors
+from resolver.errors import LocksOut
 from resolver.testing import MemoryDirectory
 from tests.command_line import Ran, answering, run
 
@@ -504,3 +505,24 @@ def test_contexts_are_listed(tmp_path: Path) -> None:
 )
 def test_wrong_words_about_contexts(words: list[str]) -> None:
     assert run(words).code == 2
+
+
+# -- a directory closed to oneself -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "method"),
+    [
+        (["set", "/d", "closed=true"], "DirectoryService.UpdateEntry"),
+        (["mkdir", "--closed", "/d"], "DirectoryService.CreateEntry"),
+    ],
+)
+def test_closing_it_to_oneself_takes_a_yes(kdir: Kdir, words: list[str], method: str) -> None:
+    kdir.answers[method] = LocksOut("closing /d would lock User:ana out")
+    refused = kdir(*words)
+    assert refused.code == 5
+    assert "(LOCKS_OUT)" in refused.err
+    assert "--yes" in refused.err
+    assert not kdir.asked.allow_lock_out
+    kdir(*words, "--yes")
+    assert kdir.asked.allow_lock_out
