@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -194,3 +195,27 @@ def test_the_words_that_are_offered_are_those_that_are_taken() -> None:
     assert frozenset(TOPIC_CONFIGS) == NAMES
     masks = [field_of(key if not key.endswith(".") else f"{key}x", "set").mask for key in KEYS]
     assert len(set(masks)) == len(KEYS)
+
+
+def test_only_names_of_paths_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell puts the words on the command line as they are."""
+    from kdir.v1 import entry_pb2
+
+    names = ("fine", "$(reboot)", "a;b", "a\nb", "\x1b[2J", "a b")
+
+    class Listed:
+        def __init__(self, name: str) -> None:
+            self.path = f"/la/{name}"
+            self.entry = entry_pb2.Entry(path=self.path, topic=entry_pb2.Topic())
+
+    class Resolver:
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def list(self, *_: object, **__: object) -> list[Listed]:
+            return [Listed(name) for name in names]
+
+    monkeypatch.setattr("resolver.client.Resolver", Resolver)
+    assert _offered("--at", AT, "ls", "/la/") == ["/la/fine"]

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kdir.v1 import entry_pb2, resolve_pb2
 
@@ -99,6 +99,7 @@ def test_a_topic_that_kafka_cannot_have_is_refused(name: str) -> None:
     assert caught.value.message.isprintable()
 
 
+@settings(deadline=None)
 @given(
     st.fixed_dictionaries(
         {
@@ -168,6 +169,7 @@ def test_values_of_properties_are_read_back_as_they_are() -> None:
         assert loaded(written) == text
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_any_value_of_properties(text: str) -> None:
     assert loaded(property_value(text)) == text
@@ -212,15 +214,20 @@ def test_words_for_kcat_are_words_of_a_shell() -> None:
             r"kafka\.listeners\.a\.mechanism: found 'PLAIN -X a=b'; one of GSSAPI",
         ),
         (
+            {"listeners": {"a": {"protocol": "SASL_SSL x=y"}}},
+            r"kafka\.listeners\.a\.protocol: found 'SASL_SSL x=y'; one of PLAINTEXT",
+        ),
+        (
             {"listeners": {"a": {"protocol": "SASL_SSL\nx=y"}}},
-            r"kafka\.listeners\.a\.protocol: found 'SASL_SSL\\nx=y'; one of PLAINTEXT",
+            r"kafka\.listeners\.a\.protocol: found 'SASL_SSL\\nx=y'; one line of printable",
         ),
         (
             {"listeners": {"a": {"bootstrap": ["a b:1"]}}},
             r"kafka\.listeners\.a\.bootstrap: found 'a b:1'; host:port",
         ),
         ({"listeners": {"a\tb": {}}}, r"kafka\.listeners\.a\\tb: found 'a\\tb'; 1 to 249"),
-        ({"bootstrap": ["a\x1b:1"]}, r"kafka\.bootstrap: found 'a\\x1b:1'; host:port"),
+        ({"bootstrap": ["a b:1"]}, r"kafka\.bootstrap: found 'a b:1'; host:port"),
+        ({"bootstrap": ["a\x1b:1"]}, r"kafka\.bootstrap: found 'a\\x1b:1'; one line of printable"),
     ],
 )
 def test_a_config_names_listeners_that_clients_take(kafka: dict[str, Any], message: str) -> None:
