@@ -349,14 +349,17 @@ def resolve_view(tree: Tree, path: str) -> object:
     return ABSENT if container is None else (container.kind, False)
 
 
-def follow(trees: Mapping[str, Tree], path: str, hops: int = 0) -> object:
-    """Where a path leads that may run through links: its canonical path and kind; None: round and
-    round. ``trees``: by the path at which each begins. Nothing stands outside of them.
+def follow(trees: Mapping[str, Tree | None], path: str, hops: int = 0) -> object:
+    """Where a path leads that may run through links: its canonical path and kind; None: that
+    cannot be said. ``trees``: by the path at which each begins, None where it is not known what it
+    holds. Nothing stands outside of them.
     """
     top = next((one for one in trees if is_below(path, one)), None)
     if top is None:
         return ABSENT
     tree = trees[top]
+    if tree is None:
+        return None
     for here in reversed([one for one in paths_above(path) if is_below(one, top)]):
         if here == path and (path, "topic") in tree:
             return (path, "topic")
@@ -370,18 +373,20 @@ def follow(trees: Mapping[str, Tree], path: str, hops: int = 0) -> object:
             found = [follow(trees, target + rest, hops + 1) for target in node.targets]
             if not node.mode:
                 return found[0]
-            return next((one for one in found if one != ABSENT), ABSENT)
+            return next((one for one in found if one != ABSENT), ABSENT)  # also None
         if here == path:
             return (path, node.kind)
     raise AssertionError(path)
 
 
-def names_at(trees: Mapping[str, Tree], path: str, hops: int = 0) -> object:
+def names_at(trees: Mapping[str, Tree | None], path: str, hops: int = 0) -> object:
     """The names in the directory to which a path leads, of a union those of all its targets; None:
     it is no directory, or leads nowhere.
     """
     top = next((one for one in trees if is_below(path, one)), None)
     tree = trees.get(top or "", {})
+    if tree is None:
+        return None
     for here in reversed([one for one in paths_above(path) if top and is_below(one, top)]):
         node = tree.get((here, "container"))
         if node is None or hops > 6:

@@ -15,7 +15,7 @@ from tests.soak.world import ClusterPlan, WorldPlan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-SECONDS = 25
+SECONDS = 15
 """At most; a run ends once the lie was found."""
 SMALL = WorldPlan((ClusterPlan("/"),), doors=("grpc",))
 WITH_KAFKA = WorldPlan(

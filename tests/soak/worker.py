@@ -85,6 +85,8 @@ class Worker(threading.Thread):
         self._random = random.Random(f"{seed}-worker-{number}")
         self._ending = threading.Event()
         self._plot_count = 0
+        self._retired: list[str] = []
+        """Plots of before, which stand there still."""
         self._doors: dict[str, LibraryDoor] = {}
         self._done: deque[_Done] = deque(maxlen=40)
         self._lives_known = sum(one.lives for one in world.clusters.values())
@@ -206,6 +208,7 @@ class Worker(threading.Thread):
 
     def _replace(self, plot: Plot) -> None:
         if plot in self.plots:
+            self._retired.append(plot.path)
             self.plots[self.plots.index(plot)] = self._new_plot()
 
     # -- writing ---------------------------------------------------------------------------------
@@ -406,7 +409,9 @@ class Worker(threading.Thread):
         ):
             text = f"{read}: answered at {position}, before the token's {asked}"
             self._journal.breach("older than token", text, plot.path)
-        right = [view(tree, read, plot.cluster) for tree in plot.possible(position, at_least)]
+        # A resolver's own changes count for what it remembers, whatever revision that is of.
+        at = None if isinstance(door, LibraryDoor) else position
+        right = [view(tree, read, plot.cluster) for tree in plot.possible(at, at_least)]
         if found.value not in right:
             wanted = [shown(one) for one in right[-3:]]
             text = f"{read} by {door}: {shown(found.value)}; right: {wanted}"
@@ -451,7 +456,8 @@ class Worker(threading.Thread):
                 self._follow_one(path, self._library(kind))
 
     def _follow_one(self, path: str, door: LibraryDoor) -> None:
-        trees = {plot.path: plot.tree for plot in self.plots}
+        trees: dict[str, Tree | None] = dict.fromkeys(self._retired)
+        trees |= {plot.path: plot.tree for plot in self.plots}
         what = self._random.choice(["follow", "names"])
         wanted = (follow if what == "follow" else names_at)(trees, path)
         if wanted is None:
