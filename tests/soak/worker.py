@@ -162,8 +162,11 @@ class Worker(threading.Thread):
     def _door(self, cluster: Cluster) -> Door:
         kind = self._random.choice(self._world.plan.doors)
         if kind == "grpc":
-            return StubDoor(self._random.choice(cluster.servers), cluster)
+            return self._stub(cluster)
         return self._library(kind)
+
+    def _stub(self, cluster: Cluster) -> StubDoor:
+        return StubDoor(self._random.choice(cluster.servers), cluster)
 
     def _library(self, kind: str) -> LibraryDoor:
         door = self._doors.get(kind)
@@ -286,7 +289,7 @@ class Worker(threading.Thread):
         return self._note(result.token, plot.cluster)
 
     def _until_definite(
-        self, op: Op, request_id: str, cluster: Cluster, about: str
+        self, op: Op, request_id: str, cluster: Cluster, about: str, *, by_stub: bool = False
     ) -> tuple[Any, int, Door | None]:
         """The answer, or the refusal; None: it could not be had. And how many tries it took, and
         by which door it came.
@@ -295,7 +298,7 @@ class Worker(threading.Thread):
         tries = 0
         while time.monotonic() < give_up:
             tries += 1
-            door = self._door(cluster)
+            door = self._stub(cluster) if by_stub else self._door(cluster)
             seconds = self._random.choice([2, 5, 10])
             token = self.token if self._random.random() < 0.5 else ""
             started = self._journal.now()
@@ -363,7 +366,10 @@ class Worker(threading.Thread):
         plot = next((one for one in self.plots if one.path == about), None)
         if plot is None or plot.candidates:
             return
-        result, _, _ = self._until_definite(done.op, done.request_id, done.cluster, about)
+        # Not by the library: where a link stands by now, it would ask at the link's target.
+        result, _, _ = self._until_definite(
+            done.op, done.request_id, done.cluster, about, by_stub=True
+        )
         if result is None:
             plot.doubt(plot.tree)
             return
