@@ -280,6 +280,17 @@ class Hand(threading.Thread):
             time.sleep(0.5)
         if seen < 3:
             self._journal.breach("kafka unanswered", "the broker did not answer", self.name)
+            return
+        request = directory_pb2.ListEntriesRequest(
+            path=self._cluster.mount, recursive=True, page_size=10_000
+        )
+        for entry in self._call("DirectoryService.ListEntries", request).entries:
+            topic = entry.topic
+            if topic.provision == entry_pb2.PROVISION_ACTIVE and topic.physical_name[:1] == "w":
+                self._journal.check("kafka has it")
+                if not self.ledger.has(topic.topic_id):
+                    text = f"{entry.path} is active, and Kafka has it no more: {topic}"
+                    self._journal.breach("kafka deleted", text, topic.physical_name)
 
 
 def _reason(error: Exception) -> str:
