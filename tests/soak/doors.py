@@ -419,7 +419,8 @@ def _words(op: Op) -> list[str]:
         case "create":
             return ["create", "--no-wait", op.path]
         case "ln":
-            return ["ln", *op.targets, op.path]
+            modes = {"union": ["--union"], "fallback": ["--fall-back-on-absent"]}
+            return ["ln", *op.targets, op.path, *modes.get(op.mode, [])]
         case "rm":
             return ["rm", "-y", *(["-r"] if op.recursive else []), place]
         case "mv":
