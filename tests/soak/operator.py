@@ -208,7 +208,15 @@ class Operator(threading.Thread):
         self._ask(self._parent, "DirectoryService.DeleteEntry", request)
         create = directory_pb2.CreateEntryRequest(path=path)
         create.entry.mount.cluster_id = self._hop.cluster_id
-        self._ask(self._parent, "DirectoryService.CreateEntry", create)
+        try:
+            self._ask(self._parent, "DirectoryService.CreateEntry", create)
+        except KdirError as error:
+            if error.reason != "MOUNT_DISAGREES":
+                raise
+            # An unmounted child may go by its config again, and says so: then it is mounted there.
+            create.path = path = self._hop.mount
+            self._ask(self._parent, "DirectoryService.CreateEntry", create)
+        self._at = path
         if self._random.random() < 0.6:
             try:
                 self._move(new_path)
