@@ -35,7 +35,7 @@ from directory.services.guarding import Guarding
 from directory.services.present import kind_there, of_what_is_seen, require_directory, veiled
 from directory.services.sight import Sight
 from directory.store.base import Guard, KeyIs, NothingNewer
-from resolver.errors import Conflict, InvalidPath, LocksOut
+from resolver.errors import Absent, Conflict, InvalidPath, LocksOut
 from resolver.path import Path
 
 __all__ = ["authorizing", "locks_out", "meant", "refuse_lock_out", "veiling"]
@@ -74,7 +74,13 @@ def authorizing(
     """
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
-        _check(guarding.acting(cluster, snapshot, call), command)
+        try:
+            _check(guarding.acting(cluster, snapshot, call), command)
+        except Absent:
+            # Planning says so, too; what is gone is hidden from nobody who is shown everything, and
+            # a request that is asked again is answered to them as before.
+            if not guarding.sight(cluster, snapshot, call).sees_all:
+                raise
         if isinstance(command, AddGrants):
             refuse_unenforced(cluster, command.path)
         if not cluster.config.parent:

@@ -261,6 +261,23 @@ def test_one_request_id_has_one_effect(la: House) -> None:
     assert la.outcome("eve", "/la/open/t") == "absent"
 
 
+def test_a_request_that_is_asked_again_is_answered_alike_once_its_entry_is_gone(
+    la: House,
+) -> None:
+    """To who is shown everything; to others what is gone and what is hidden are the same."""
+    la.grant("carol", "alter,describe", "/la/open")
+    request = access_pb2.AddGrantsRequest(
+        path="/la/open", grants=grants("eve", "read"), request_id="one"
+    )
+    first = {who: la.ask(who, "AddGrants", request) for who in (ADMIN, "carol")}
+    assert len(first[ADMIN].added) == 1
+    la.ask(ADMIN, "DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/open", recursive=True))
+    again = la.ask(ADMIN, "AddGrants", request)
+    assert (again.added, again.grants) == (first[ADMIN].added, first[ADMIN].grants)
+    again = la.ask("carol", "AddGrants", request)
+    assert (list(again.added), list(again.grants)) == ([], [])
+
+
 def test_a_plan_says_what_would_be(la: House) -> None:
     request = access_pb2.AddGrantsRequest(
         path="/la/open", grants=grants("eve", "read"), validate_only=True
