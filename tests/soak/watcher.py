@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -15,6 +15,7 @@ from resolver import Resolver
 from resolver.errors import KdirError
 from resolver.status import from_rpc_error
 from resolver.token import Position, Token
+from resolver.watching import Watching
 from tests.soak.journal import Journal
 from tests.soak.world import Cluster, World
 
@@ -84,14 +85,22 @@ class Watcher(threading.Thread):
 
     def _responses(self) -> Iterator[tuple[list[watch_pb2.ChangeEvent], str]]:
         if self._by_library:
-            with Resolver(
-                self.cluster.addresses, timeout_seconds=10, **self._world.login()
-            ) as resolver:
+            addresses = self.cluster.addresses
+            with Resolver(addresses, timeout_seconds=10, **self._world.login()) as resolver:
                 watching = resolver.watch(
                     self.cluster.mount, after=self._token, checkpoint_seconds=1
                 )
-                for changes in watching:
-                    yield list(changes.events), changes.token
+                ended = threading.Event()
+                moved = threading.Thread(
+                    target=self._end_when_moved, args=(watching, addresses, ended), daemon=True
+                )
+                moved.start()
+                try:
+                    for changes in watching:
+                        yield list(changes.events), changes.token
+                finally:
+                    ended.set()
+                    moved.join()
             return
         server = self._random.choice(self.cluster.servers)
         request = watch_pb2.WatchRequest(
@@ -109,6 +118,17 @@ class Watcher(threading.Thread):
             raise from_rpc_error(error) from None
         except ValueError:
             return
+
+    def _end_when_moved(
+        self, watching: Watching, addresses: Sequence[str], ended: threading.Event
+    ) -> None:
+        """Ends a watch of the library once no server is where it was when the watch began: as a
+        user would who is told of new addresses.
+        """
+        while not ended.wait(0.5):
+            if not set(addresses) & set(self.cluster.addresses):
+                watching.close()
+                return
 
     def _take(self, response: tuple[list[watch_pb2.ChangeEvent], str]) -> None:
         events, token = response
