@@ -2,8 +2,9 @@
 
 A topic is released by an armed plan that names it, or by kdir's having made it below an armed
 entry. A release is of one topic id, of what the effective policies stood on at that time
-(``inheritance.basis_of``), and of what lies at or below the entry that was armed. Without one of
-just that, a topic is not released: what kdir learns later, of whatever cause, waits for a plan.
+(``inheritance.basis_of``), and of what lies at or below the entry that was armed, while that entry
+is armed. Without one of just that, a topic is not released: what kdir learns later, of whatever
+cause, waits for a plan.
 Refuses to decide what is pushed (``arming.py``), and to push it.
 
 Keys: ``k/named/<entry id>``, ``k/plan/<plan>`` and ``k/releases``; see ``keys.py``.
@@ -67,7 +68,9 @@ class Releases:
         if topic_id != topic.topic_id.hex():
             return False
         entry_id = self._entry_of(plan)
-        return bool(entry_id) and (entry_id == topic.entry_id or entry_id in self._way(parent_id))
+        if entry_id == topic.entry_id:
+            return topic.policies.manage.get(CONFIGS, False)
+        return bool(entry_id) and entry_id in self._armed_way(parent_id)
 
     def _entry_of(self, plan: str) -> int:
         """The entry that a plan armed, where it was armed on the basis of now; else 0."""
@@ -83,13 +86,17 @@ class Releases:
         except (ValueError, KeyError, TypeError):
             return 0  # never armed, or a newer version's: nothing is released by it
 
-    def _way(self, directory_id: int) -> frozenset[int]:
-        """A directory and all those above it."""
+    def _armed_way(self, directory_id: int) -> frozenset[int]:
+        """Of a directory and all those above it, the armed ones: one that is armed no longer may
+        have been moved since below what another plan armed.
+        """
         found = self._ways.get(directory_id)
         if found is None:
             node = self._snapshot.node(directory_id)
-            above = self._way(node.parent_id) if node is not None and node.parent_id else ()
-            found = self._ways[directory_id] = frozenset((directory_id, *above))
+            above = self._armed_way(node.parent_id) if node is not None and node.parent_id else ()
+            is_armed = node is not None and node.directory.policies.manage.get(CONFIGS, False)
+            found = frozenset((directory_id, *above) if is_armed else above)
+            self._ways[directory_id] = found
         return found
 
 

@@ -185,6 +185,25 @@ def test_a_topic_that_is_moved_below_what_another_plan_armed_waits(
     assert waits(here, "f/free")
 
 
+def test_a_directory_that_was_armed_once_and_is_moved_below_what_another_plan_armed_waits(
+    here: World, kafka: SlowKafka
+) -> None:
+    manage = "policies.manage.configs"
+    here.execute(UpdateEntry(path=MOUNT, changes={manage: None}))
+    arm(here, "d")
+    here.execute(UpdateEntry(path=MOUNT.child("d"), changes={manage: None}))
+    here.execute(CreateDirectory(path=MOUNT.child("e")))
+    kafka.truth["d.a"]["retention.ms"] = kafka.truth["d.b"]["retention.ms"] = MONTH
+    retention(here, DAY, "e")
+    arm(here, "e")
+    here.execute(MoveEntry(path=MOUNT.child("d"), new_path=MOUNT.join(("e", "d"))))
+    here.settle(1_000)
+    assert (value(kafka, "d.a"), value(kafka, "d.b")) == (MONTH, MONTH)
+    assert waits(here, "e/d/a")
+    arm(here, "e")
+    assert (value(kafka, "d.a"), value(kafka, "d.b")) == (DAY, DAY)
+
+
 # -- what it stood on ------------------------------------------------------------------------------
 
 
