@@ -319,6 +319,7 @@ def _served(cluster: Cluster) -> Answers:
     limits = SimpleNamespace(answer_seconds=60, absent_seconds=5, referral_seconds=60)
     served = SimpleNamespace(
         mount=ROOT,
+        mount_at=lambda _: ROOT,
         config=SimpleNamespace(limits=limits, links=()),
         federation=SimpleNamespace(down=down),
     )

@@ -52,6 +52,7 @@ def served(mount: str = "/la") -> ServedCluster:
         "ServedCluster",
         SimpleNamespace(
             mount=path(mount),
+            mount_at=lambda _: path(mount),
             config=SimpleNamespace(limits=limits, links=()),
             federation=SimpleNamespace(outside=lambda where: NoWay(f"nothing leads to {where}")),
         ),
