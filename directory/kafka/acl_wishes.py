@@ -19,6 +19,7 @@ from directory.kafka.pushed import Mark, marks
 from directory.kafka.settings import ACLS
 from directory.namespace.entry import Directory, Provision, Topic
 from directory.namespace.keys import ENTRY
+from directory.namespace.physical import is_protected
 from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import Internal
 from resolver.path import Path
@@ -271,6 +272,8 @@ def _below(step: _Step, name: str) -> Branch | None:
 
 def _standing(topic: Topic, *, making: bool) -> Wish | None:
     """How a topic stands in Kafka, as a wish of nothing; None where it has no ACLs of ours."""
+    if is_protected(topic.physical_name):
+        return None
     match topic.provision:
         case Provision.ACTIVE:
             return _NOTHING

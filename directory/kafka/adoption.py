@@ -15,6 +15,7 @@ from directory.kafka.pushed import Pushed
 from directory.namespace.command import Observed, TopicNews
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.mapping import Action, Adoption, MappingRule, plan_adoption
+from directory.namespace.physical import is_protected
 from directory.namespace.plan_create import TAKEN_OVER
 from directory.namespace.snapshot import Located, Snapshot
 from resolver.path import Path
@@ -127,6 +128,8 @@ def _row(row: Adoption, snapshot: Snapshot, mount: Path) -> Adopted:
 
 def _takes_over(located: Located, found: Observed) -> bool:
     # A failed entry whose topic is in Kafka all the same: it was there before, or came since.
+    if is_protected(found.physical_name):
+        return False
     return located.topic.provision in TAKEN_OVER and bool(found.partitions)
 
 

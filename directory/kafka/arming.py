@@ -20,6 +20,7 @@ from directory.kafka.pushed import NOTHING_PUSHED, Push, Pushed
 from directory.kafka.releases import Releases
 from directory.kafka.settings import CONFIGS
 from directory.namespace.entry import NO_POLICIES, Directory, Policies, Provision, Topic
+from directory.namespace.physical import is_protected
 from directory.namespace.policies import inherit, settled
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.topic_configs import deletes_data, same_value
@@ -241,7 +242,7 @@ def _subject(
     topic = snapshot.topic(node.entry_id, name)
     if topic is None or topic.provision is not Provision.ACTIVE:
         return None
-    if not _says(topic, armed, assume):
+    if is_protected(topic.physical_name) or not _says(topic, armed, assume):
         return None
     policies = settled(inherit(outer, topic.policies))
     configs = {key: value for key, value in policies.topic_config.items() if value is not None}

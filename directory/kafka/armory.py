@@ -10,9 +10,10 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -34,15 +35,19 @@ from directory.kafka.settings import ACLS, CONFIGS
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Directory, Kind, Topic
 from directory.namespace.fields import ASPECTS
+from directory.namespace.ground import standing
+from directory.namespace.physical import refuse_protected
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import KeyIs, Put, Write
+from directory.store.base import Guard, KeyIs, Put, Write
 from resolver.errors import (
     AboveCeiling,
     Absent,
     EtagMismatch,
     InvalidArgument,
+    InvalidNamespace,
     KafkaRefused,
     KafkaReplaced,
+    NotAuthoritative,
     NotReady,
     VanishGuard,
 )
@@ -98,9 +103,12 @@ class Armory:
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, Planned] = OrderedDict()
 
-    def plan(self, path: Path, aspect: str, *, takeover: bool = False) -> Planned:
+    def plan(
+        self, path: Path, aspect: str, kind: Kind | None = None, *, takeover: bool = False
+    ) -> Planned:
         """The exact calls that arming an aspect at a path would make now; asks Kafka, changes
-        nothing. ``takeover``, of ACLs: also those that close what is open to all.
+        nothing. ``kind`` is that of the entry that is meant; None: the topic, where there is one.
+        ``takeover``, of ACLs: also those that close what is open to all.
 
         Raises:
             InvalidArgument: no such aspect.
@@ -110,25 +118,28 @@ class Armory:
             LimitExceeded: there would be more ACLs than the server's config allows.
             KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
         """
-        planned = self._plan(self._desk.latest(), path, aspect, takeover)
+        planned = self._plan(self._desk.latest(), path, kind, aspect, takeover)
         with self._lock:
             self._plans[planned.plan] = planned
             while len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
         return planned
 
-    def arm(
+    def arm(  # noqa: PLR0913 - a plan, and who asks for it
         self,
         path: Path,
         aspect: str,
         plan: str,
+        kind: Kind | None = None,
         *,
         takeover: bool = False,
         principal: str = "",
         request_id: str = "",
         timeout_seconds: float = 10.0,
+        authorize: Callable[[Snapshot], Sequence[Guard]] = lambda _: (),
     ) -> Armed:
         """Arm by a plan that was read; waits until its calls are made, as long as there is time.
+        ``authorize`` is asked on the snapshot that is committed on, as ``Writer.execute`` does.
 
         Raises:
             EtagMismatch: the plan would be another one by now; says what changed.
@@ -137,7 +148,7 @@ class Armory:
         """
         deadline = self._desk.clock() + timeout_seconds
         snapshot = self._desk.latest()
-        entry, _ = self._found(snapshot, path)
+        entry, _ = self._found(snapshot, path, kind)
         known = mark_of(snapshot, aspect, entry.entry_id)
         basis = basis_of(snapshot, self._desk.mount())
         same = known is not None and (known.plan, known.takeover) == (plan, takeover)
@@ -145,7 +156,7 @@ class Armory:
             same = same and known.basis == basis  # else it released nothing that holds now
         if known is not None and same and _says(entry, aspect):
             return self._wait_for(known, deadline)  # the same request, asked again
-        now = self._plan(snapshot, path, aspect, takeover)
+        now = self._plan(snapshot, path, kind, aspect, takeover)
         if now.plan != plan:
             raise EtagMismatch(self._other(path, aspect, plan, now), path=path, etag=now.plan)
         mark = Mark(
@@ -165,7 +176,18 @@ class Armory:
         if aspect == CONFIGS:
             self._keep_names(now, principal)
             writes.append(armed_plan(plan, basis, entry.entry_id))
-        self._commit(snapshot, path, now, mark, writes, principal, request_id, deadline)
+        rights = partial(self._authorize, path, now, authorize)
+        self._commit(
+            snapshot,
+            path,
+            now,
+            mark,
+            writes,
+            principal=principal,
+            request_id=request_id,
+            deadline=deadline,
+            authorize=rights,
+        )
         _log.info(
             "%s: %s armed %s at %s by plan %s, %d calls",
             self._desk.cluster, principal or "somebody", aspect, path, plan, mark.calls,
@@ -183,19 +205,21 @@ class Armory:
         # Whoever asks again, since the time was over, goes on where it ended.
         commits.put_all([one for one in writes if known.fact(one.key) != one.value])
 
-    def _commit(
+    def _commit(  # noqa: PLR0913
         self,
         snapshot: Snapshot,
         path: Path,
         now: Planned,
         mark: Mark,
         writes: Sequence[Write],
+        *,
         principal: str,
         request_id: str,
         deadline: float,
+        authorize: Callable[[Snapshot], Sequence[Guard]],
     ) -> None:
         field = f"policies.manage.{mark.aspect}"
-        kind = Kind.DIRECTORY if now.place is None else Kind.TOPIC
+        kind = now.entry.kind
         self._desk.writer.execute(
             UpdateEntry(path=path, kind=kind, changes=MappingProxyType({field: True})),
             principal=principal,
@@ -203,7 +227,29 @@ class Armory:
             timeout_seconds=max(0.1, deadline - self._desk.clock()),
             extra_guards=(KeyIs(mark.key, snapshot.fact(mark.key)),),
             extra_writes=writes,
+            authorize=authorize,
         )
+
+    def _authorize(
+        self,
+        path: Path,
+        now: Planned,
+        authorize: Callable[[Snapshot], Sequence[Guard]],
+        snapshot: Snapshot,
+    ) -> Sequence[Guard]:
+        """What the caller may, on the snapshot that is committed on, of the entry of the plan.
+
+        Raises:
+            EtagMismatch: another entry stands there by now.
+        """
+        guards = authorize(snapshot)
+        if self._found(snapshot, path, now.entry.kind)[0].entry_id != now.entry.entry_id:
+            raise EtagMismatch(
+                f"plan {now.plan} is about an entry that does not stand at {path} any more; "
+                f"nothing was changed",
+                path=path,
+            )
+        return guards
 
     def _other(self, path: Path, aspect: str, plan: str, now: Planned) -> str:
         """What is said of a plan that is not the one of now."""
@@ -236,18 +282,25 @@ class Armory:
 
     # -- the plan ------------------------------------------------------------------------------
 
-    def _plan(self, snapshot: Snapshot, path: Path, aspect: str, takeover: bool) -> Planned:  # noqa: FBT001
+    def _plan(
+        self,
+        snapshot: Snapshot,
+        path: Path,
+        kind: Kind | None,
+        aspect: str,
+        takeover: bool,  # noqa: FBT001
+    ) -> Planned:
         self._check(snapshot, aspect)
         if takeover and aspect != ACLS:
             raise InvalidArgument("takeover: is about acls, and no other aspect", field="takeover")
-        entry, place = self._found(snapshot, path)
+        entry, place = self._found(snapshot, path, kind)
         if aspect == ACLS:
             return self._plan_acls(snapshot, path, entry, place, takeover)
         if aspect == CONFIGS:
             return self._plan_configs(snapshot, path, entry, place)
         # Kafka is asked for topics to be made or deleted when somebody asks for it, by path:
         # nothing waits there that arming could set off.
-        return Planned(arming.plan_hash(path, aspect, ()), (), entry, place)
+        return Planned(arming.plan_hash(path, _about(entry, aspect), ()), (), entry, place)
 
     def _plan_configs(
         self,
@@ -263,7 +316,7 @@ class Armory:
         # another plan then.
         known = mark_of(snapshot, CONFIGS, entry.entry_id)
         after = "" if known is None else known.plan
-        about = f"{CONFIGS}, of: {_digest(names)}, after: {after}"
+        about = f"{_about(entry, CONFIGS)}, of: {_digest(names)}, after: {after}"
         return Planned(arming.plan_hash(path, about, calls), calls, entry, place, names=names)
 
     def _plan_acls(
@@ -289,8 +342,9 @@ class Armory:
             )
         # The same calls may be needed again later: that is another plan then.
         known = mark_of(snapshot, ACLS, entry.entry_id)
-        aspect = f"{ACLS}, takeover: {takeover}, after: {'' if known is None else known.plan}"
-        plan = arming.plan_hash(path, aspect, found.calls)
+        after = "" if known is None else known.plan
+        about = f"{_about(entry, ACLS)}, takeover: {takeover}, after: {after}"
+        plan = arming.plan_hash(path, about, found.calls)
         return Planned(plan, found.calls, entry, place, found)
 
     def _check(self, snapshot: Snapshot, aspect: str) -> None:
@@ -314,20 +368,26 @@ class Armory:
             raise NotReady("Kafka was not looked at yet")
 
     def _found(
-        self, snapshot: Snapshot, path: Path
+        self, snapshot: Snapshot, path: Path, kind: Kind | None
     ) -> tuple[Directory | Topic, tuple[int, str] | None]:
-        """The directory at a path, or the topic, and of a topic its place."""
-        relative = path.below(self._desk.mount())
-        directory_id = snapshot.find_directory(relative)
-        node = None if directory_id is None else snapshot.node(directory_id)
-        if node is not None:
-            return node.directory, None
-        parent_id = snapshot.find_directory(relative[:-1]) if relative else None
-        if parent_id is not None:
-            topic = snapshot.topic(parent_id, relative[-1])
-            if topic is not None:
-                return topic, (parent_id, relative[-1])
-        raise Absent(f"{path} is no directory and no topic of this cluster", path=path)
+        """The entry that is meant, a topic first, and of a topic its place.
+
+        Raises:
+            Absent: there is none, or it is a link or a mount.
+            InvalidPhysicalName: it is an internal topic's.
+        """
+        try:
+            found = standing(snapshot, self._desk.mount(), path, kind)
+        except (InvalidNamespace, NotAuthoritative):  # the path leads through a link or a mount
+            raise _nothing_to_arm(path) from None
+        match found.entry:
+            case Directory() as directory:
+                return directory, None
+            case Topic() as topic:
+                refuse_protected(topic.physical_name)
+                return topic, (found.parent_id, found.name)
+            case _:
+                raise _nothing_to_arm(path)
 
     def _subjects(
         self, snapshot: Snapshot, entry: Directory | Topic, place: tuple[int, str] | None
@@ -391,6 +451,15 @@ class Armory:
                     seen=seen_id,
                 )
             yield admin
+
+
+def _about(entry: Directory | Topic, aspect: str) -> str:
+    """What a plan is about: a topic's is none of the directory's beside it, whatever it calls."""
+    return f"{aspect} of {entry.kind.name.lower()} {entry.entry_id:x}"
+
+
+def _nothing_to_arm(path: Path) -> Absent:
+    return Absent(f"{path} is no directory and no topic of this cluster", path=path)
 
 
 def _digest(names: Sequence[Subject]) -> str:

@@ -20,6 +20,7 @@ from directory.namespace.command import (
     TopicNews,
 )
 from directory.namespace.keys import detached_key
+from directory.namespace.snapshot import Snapshot
 from directory.store.base import Guard, Leadership, Limits, Put, Write
 from resolver.errors import KdirError, LimitExceeded, LostRace, Unavailable
 from resolver.path import Path
@@ -64,6 +65,7 @@ class WritesCommands(Protocol):
         timeout_seconds: float = 5.0,
         extra_guards: Sequence[Guard] = (),
         extra_writes: Sequence[Write] = (),
+        authorize: Callable[[Snapshot], Sequence[Guard]] = ...,
     ) -> Written:
         """Plan, commit, and wait until the replica has it."""
 

@@ -17,15 +17,23 @@ from typing import Final, TypeVar
 from directory.kafka import adoption, facts
 from directory.kafka.adoption import Adopted
 from directory.kafka.commits import TopicCommits
-from directory.kafka.contract import KafkaAdmin, Refused, Survey
+from directory.kafka.contract import KafkaAdmin, Refused, Seen, Survey
 from directory.kafka.desk import Desk
 from directory.kafka.facts import KafkaFacts
 from directory.large_changes import LARGE, SWEEP, LargeAdoption, adoptions, rules_to_proto
 from directory.namespace.command import Observed
 from directory.namespace.mapping import MappingRule
+from directory.namespace.physical import refuse_protected
 from directory.namespace.removal import LARGE_CHANGES_LEVEL, level_of
 from directory.store.base import KeyIs
-from resolver.errors import Absent, InvalidArgument, KafkaRefused, KafkaReplaced, VanishGuard
+from resolver.errors import (
+    Absent,
+    InvalidArgument,
+    InvalidPhysicalName,
+    KafkaRefused,
+    KafkaReplaced,
+    VanishGuard,
+)
 
 __all__ = ["Adopting", "Operations"]
 
@@ -140,8 +148,10 @@ class Operations:
         """A topic as it is in Kafka now, for adopting it by path.
 
         Raises:
+            InvalidPhysicalName: it is Kafka's own, or kdir's.
             Absent, KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
         """
+        refuse_protected(physical_name)
         held = KafkaFacts.of(self._desk.latest())
         _refuse_when_stopped(held)
 
@@ -152,6 +162,12 @@ class Operations:
                     raise Absent(f"Kafka has no topic {physical_name}", physical_name=physical_name)
                 case Refused(words):
                     raise KafkaRefused(f"topic {physical_name}: {words}")
+                case Seen(internal=True):
+                    raise InvalidPhysicalName(
+                        f"Kafka shows {physical_name} as an internal topic: kdir never adopts it",
+                        physical_name=physical_name,
+                        rule="internal",
+                    )
                 case seen:
                     configs = admin.configs([physical_name]).get(physical_name)
                     known = {} if configs is None or isinstance(configs, Refused) else configs

@@ -33,6 +33,7 @@ from directory.kafka.settings import CREATE, DELETE
 from directory.kafka.walk import Doomed
 from directory.namespace.command import TopicNews
 from directory.namespace.entry import Policies, Provision, Topic
+from directory.namespace.physical import is_protected
 from directory.namespace.plan_delete import DELETED
 from directory.namespace.policies import effective, levels_of
 from directory.namespace.snapshot import Snapshot
@@ -394,6 +395,9 @@ class Provisioner:
                 case Seen() if self._shows_no_id_yet(one, seen):
                     self._tell(one, "Kafka shows the topic without its topic id")
                     waits.append(one)
+                case Seen() if seen.internal or is_protected(seen.name):
+                    # Adopted by an older version: the entry goes, and Kafka's topic never does.
+                    self.commits.detach(one.name, one.topic.entry_id, seen.name, seen.topic_id)
                 case Seen():
                     if self._may_go(one, seen):
                         goes.append(one)

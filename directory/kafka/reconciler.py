@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from directory.kafka import walk
@@ -28,6 +29,7 @@ from directory.kafka.contract import KafkaAdmin
 from directory.kafka.desk import Desk
 from directory.kafka.drift import Drift, drift_of
 from directory.kafka.facts import KafkaFacts
+from directory.kafka.guarded_admin import GuardedAdmin
 from directory.kafka.inheritance import missing_word
 from directory.kafka.operations import Adopting, Operations
 from directory.kafka.provision import Provisioner, Settling
@@ -111,7 +113,7 @@ class Reconciler:
         self._writer = writer
         self._mount = mount
         self._settings = settings
-        self._open_admin = admin
+        self._open_admin = open_admin = partial(_guarded, admin)
         self._clock = clock
         self._now = now
         desk = Desk(
@@ -121,7 +123,7 @@ class Reconciler:
             writer,
             mount,
             settings,
-            admin,
+            open_admin,
             unconfirmed_seconds=unconfirmed_seconds,
         )
         self._operations = Operations(desk)
@@ -457,3 +459,7 @@ class Reconciler:
         rows = [row for one in found for row in drift_of(one, survey)]
         rows += acl_drift(snapshot, mount, path, foreign)
         return sorted(rows, key=lambda row: (row.path, row.field))
+
+
+def _guarded(open_admin: Callable[[], KafkaAdmin]) -> KafkaAdmin:
+    return GuardedAdmin(open_admin())

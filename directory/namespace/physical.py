@@ -21,6 +21,7 @@ from resolver.topic_names import MAX_NAME_LENGTH, why_invalid
 
 __all__ = [
     "INTERNAL_TOPICS",
+    "KDIR_TOPICS",
     "MAX_NAME_LENGTH",
     "Names",
     "check_asked",
@@ -30,7 +31,9 @@ __all__ = [
     "has_collision_chars",
     "has_only_legal_characters",
     "is_internal",
+    "is_protected",
     "is_valid",
+    "refuse_protected",
     "unify",
     "why_invalid",
 ]
@@ -40,8 +43,11 @@ INTERNAL_TOPICS: Final = frozenset(
 )
 """Kafka's own topics (``Topic#isInternal``, and the log of KRaft)."""
 
+KDIR_TOPICS: Final = frozenset({"__change_events", "__change_history"})
+"""kdir's own topics."""
+
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
-_INTERNAL_UNIFIED: Final = frozenset(unify(name) for name in INTERNAL_TOPICS)
+_PROTECTED_UNIFIED: Final = frozenset(unify(name) for name in INTERNAL_TOPICS | KDIR_TOPICS)
 _SHOWN: Final = 60
 
 
@@ -90,6 +96,28 @@ def is_internal(name: str) -> bool:
     return name.startswith("__") or name in INTERNAL_TOPICS
 
 
+def is_protected(name: str) -> bool:
+    """True if a topic is Kafka's own or kdir's, or Kafka takes its name for such a one: kdir never
+    adopts, arms, changes or deletes it, whoever asks.
+    """
+    return unify(name) in _PROTECTED_UNIFIED
+
+
+def refuse_protected(name: str) -> None:
+    """Refuses a topic that an entry must not have, whoever asks.
+
+    Raises:
+        InvalidPhysicalName
+    """
+    if is_protected(name):
+        raise InvalidPhysicalName(
+            f"'{_shown(name)}' is an internal topic of Kafka or kdir: it is never adopted, changed "
+            f"or deleted by kdir, whoever asks",
+            physical_name=_shown(name),
+            rule="internal",
+        )
+
+
 def default_name(relative: Sequence[str]) -> str:
     """The physical name for a path below the mount: its segments joined with ``.`` (DESIGN §3).
 
@@ -133,7 +161,7 @@ def check_asked(name: str, names: Names, *, base: str) -> None:
             rule=rule,
             free=free,
         )
-    if is_internal(name) or unify(name) in _INTERNAL_UNIFIED:
+    if is_internal(name) or is_protected(name):
         free = free_name(base, names)
         raise InvalidPhysicalName(
             f"'{name}' is a name that Kafka and other systems keep for themselves (it begins with "
@@ -185,7 +213,7 @@ def _is_free(name: str, names: Names) -> bool:
     return (
         is_valid(name)
         # `_/.consumer_offsets` would become a name that Kafka takes for its own.
-        and unify(name) not in _INTERNAL_UNIFIED
+        and not is_protected(name)
         and names.owner(name) is None
         and names.colliding(name) is None
         and names.detached(name) is None

@@ -179,6 +179,7 @@ def _take_over(draft: Draft, command: CreateTopic, parent: Node, standing: Topic
             f"Kafka has: adopt it without any, then change them",
             path=command.path,
         )
+    physical.refuse_protected(observed.physical_name)
     rules.check_writable(draft, parent, standing.policies)
     draft.expect_way(parent)
     taken = replace(
@@ -205,6 +206,7 @@ def _adopted_topic(draft: Draft, command: CreateTopic) -> Topic:
     observed = command.adopt_existing
     assert observed is not None  # noqa: S101 - for the type checker; the caller has looked
     name = observed.physical_name
+    physical.refuse_protected(name)
     if command.physical_name not in {"", name}:
         raise InvalidArgument(
             f"topic.physical_name is {command.physical_name!r}, but the topic to adopt is {name!r}",

@@ -35,6 +35,7 @@ from directory.namespace.keys import (
     read_only_id,
     removal_key,
 )
+from directory.namespace.physical import is_protected
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.removal import DELETED, LARGE_CHANGES_LEVEL, Removal, level_of
@@ -65,7 +66,12 @@ class Fate(enum.Enum):
 
 
 def fate_of(topic: Topic, *, goes_in_kafka: bool) -> Fate:
-    """What removing a topic's entry comes to in Kafka; ``goes_in_kafka``: kdir may delete there."""
+    """What removing a topic's entry comes to in Kafka; ``goes_in_kafka``: kdir may delete there.
+
+    Also an entry that has an internal topic, which an older version may have adopted, can go; the
+    topic itself never does.
+    """
+    goes_in_kafka = goes_in_kafka and not is_protected(topic.physical_name)
     attempted = topic.provision is Provision.PENDING and topic.provision_attempt != ""
     if goes_in_kafka and (topic.provision in _IN_KAFKA or attempted):
         return Fate.DELETED

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from directory.authorization.access import Access
-from directory.authorization.grant import Operation
+from directory.authorization.grant import Grant, Operation, ResourceKind
 from directory.authorization.principals import ANONYMOUS
 from directory.authorization.rules import Question
 from directory.authorization.tree import Place
 from directory.cluster import Cluster
+from directory.kafka.facts import KafkaFacts
+from directory.namespace import physical
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -22,23 +24,39 @@ from directory.namespace.command import (
     CreateTopic,
     DeleteEntry,
     MoveEntry,
+    Observed,
     RemoveGrants,
     UpdateEntry,
 )
 from directory.namespace.entry import Kind
-from directory.namespace.ground import follow
+from directory.namespace.ground import follow, standing
 from directory.namespace.keys import INHERITED
+from directory.namespace.mapping import place, split_on
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
 from directory.services.enforcing import refuse_unenforced
 from directory.services.guarding import Guarding
-from directory.services.present import kind_there, of_what_is_seen, require_directory, veiled
+from directory.services.present import (
+    kind_there,
+    meant_kind,
+    of_what_is_seen,
+    require_directory,
+    veiled,
+)
 from directory.services.sight import Sight
 from directory.store.base import Guard, KeyIs, NothingNewer
-from resolver.errors import Absent, Conflict, InvalidPath, LocksOut
+from resolver.errors import Absent, AlreadyExists, Conflict, InvalidPath, LocksOut
 from resolver.path import Path
 
-__all__ = ["authorizing", "locks_out", "meant", "refuse_lock_out", "veiling"]
+__all__ = [
+    "authorizing",
+    "authorizing_on",
+    "entry_meant",
+    "locks_out",
+    "meant",
+    "refuse_lock_out",
+    "veiling",
+]
 
 C = TypeVar("C", bound=Command)
 
@@ -75,7 +93,7 @@ def authorizing(
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
         try:
-            _check(guarding.acting(cluster, snapshot, call), command)
+            _check(cluster, guarding.acting(cluster, snapshot, call), command)
         except Absent:
             # Planning says so, too; what is gone is hidden from nobody who is shown everything, and
             # a request that is asked again is answered to them as before.
@@ -83,11 +101,7 @@ def authorizing(
                 raise
         if isinstance(command, AddGrants):
             refuse_unenforced(cluster, command.path)
-        if not cluster.config.parent:
-            return ()
-        if snapshot.fact(INHERITED) is None:
-            return (KeyIs(INHERITED, None),)
-        return (NothingNewer(INHERITED, snapshot.revision),)
+        return _inherited_guards(cluster, snapshot)
 
     return authorize
 
@@ -148,35 +162,121 @@ def refuse_lock_out(
         )
 
 
-def _check(sight: Sight, command: Command) -> None:
+def authorizing_on(
+    guarding: Guarding,
+    cluster: Cluster,
+    operation: Operation,
+    path: Path,
+    kind: Kind,
+    call: Call,
+) -> Callable[[Snapshot], tuple[Guard, ...]]:
+    """The same, of what no command says: whether the caller may do something on the entry of this
+    kind at a path, and, of a directory, on all below it that has grants of its own.
+    """
+
+    def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
+        sight = guarding.acting(cluster, snapshot, call)
+        _require_whole(sight, operation, path, kind_there(sight, path, kind))
+        return _inherited_guards(cluster, snapshot)
+
+    return authorize
+
+
+def entry_meant(
+    guarding: Guarding, cluster: Cluster, path: Path, kind: Kind | None, call: Call
+) -> Kind:
+    """The kind of the entry that a request means, as ``meant`` has it for commands.
+
+    Raises:
+        Absent: there is none, or none that the caller may describe.
+        InvalidNamespace, NotAuthoritative: the path leads elsewhere.
+        NotReady
+    """
+    sight = guarding.sight(cluster, cluster.replica.snapshot, call)
+    found = kind_there(sight, path, meant_kind(sight, path, kind))
+    if found is None:  # through a link or a mount: says so
+        found = standing(sight.snapshot, sight.access.mount, path, kind).entry.kind
+    return found
+
+
+def _inherited_guards(cluster: Cluster, snapshot: Snapshot) -> tuple[Guard, ...]:
+    if not cluster.config.parent:
+        return ()
+    if snapshot.fact(INHERITED) is None:
+        return (KeyIs(INHERITED, None),)
+    return (NothingNewer(INHERITED, snapshot.revision),)
+
+
+def _check(cluster: Cluster, sight: Sight, command: Command) -> None:
     match command:
-        case CreateDirectory(path=path, make_parents=True):
-            _may_create(sight, path, len(path.segments))
         case CreateDirectory() | CreateTopic() | CreateLink() | CreateMount():
-            _may_create(sight, command.path, 1)
-            _may_take_over(sight, command)
-        case UpdateEntry(path=path, kind=kind, changes=changes):
-            kind = kind_there(sight, path, kind)
+            _check_creation(cluster, sight, command)
+        case UpdateEntry(path=path, changes=changes):
+            kind = kind_there(sight, path, command.kind)
             for operation in _needed(tuple(changes)):
                 sight.require(operation, path, kind=kind)
-        case AddGrants(path=path, kind=kind) | RemoveGrants(path=path, kind=kind):
-            sight.require(Operation.ALTER, path, kind=kind_there(sight, path, kind))
-        case DeleteEntry(path=path, kind=kind):
-            kind = kind_there(sight, path, kind)
-            sight.require(Operation.DELETE, path, kind=kind)
-            if kind is Kind.DIRECTORY:
-                sight.require_below(Operation.DELETE, path)
-        case MoveEntry(path=path, new_path=new_path, kind=kind, leave_link=leave_link):
-            kind = kind_there(sight, path, kind)
-            sight.require(Operation.ALTER, path, kind=kind)
-            if kind is Kind.DIRECTORY:
-                sight.require_below(Operation.ALTER, path)
-            if leave_link and path.segments and sight.access.mount.is_prefix_of(path.parent):
-                require_directory(sight, path.parent, (Operation.CREATE,))
-            if new_path.segments and sight.access.mount.is_prefix_of(new_path.parent):
-                require_directory(sight, new_path.parent, (Operation.ALTER, Operation.CREATE))
+            if any(one.startswith("mount.") for one in changes):
+                sight.require_cluster(Operation.ALTER, "changing a mount")
+        case AddGrants(path=path) | RemoveGrants(path=path):
+            sight.require(Operation.ALTER, path, kind=kind_there(sight, path, command.kind))
+            _may_name_resources(sight, command.grants)
+        case DeleteEntry(path=path):
+            _require_whole(sight, Operation.DELETE, path, kind_there(sight, path, command.kind))
+        case MoveEntry():
+            _check_move(sight, command)
         case _:
             raise TypeError(f"no caller's command: {command}")
+
+
+def _require_whole(sight: Sight, operation: Operation, path: Path, kind: Kind | None) -> None:
+    """That the caller may do something on an entry, and, of a directory, on all below it that has
+    grants of its own.
+
+    Raises:
+        PermissionDenied, Absent, NotReady
+    """
+    sight.require(operation, path, kind=kind)
+    if kind is Kind.DIRECTORY:
+        sight.require_below(operation, path)
+
+
+def _check_creation(
+    cluster: Cluster,
+    sight: Sight,
+    command: CreateDirectory | CreateTopic | CreateLink | CreateMount,
+) -> None:
+    if isinstance(command, CreateDirectory) and command.make_parents:
+        _may_create(sight, command.path, len(command.path.segments))
+        _may_be_answered(sight, command.path)
+        return
+    _may_create(sight, command.path, 1)
+    _may_take_over(sight, command)
+    _may_reach_outside(cluster, sight, command)
+
+
+def _check_move(sight: Sight, command: MoveEntry) -> None:
+    path, new_path, mount = command.path, command.new_path, sight.access.mount
+    kind = kind_there(sight, path, command.kind)
+    _require_whole(sight, Operation.ALTER, path, kind)
+    if command.leave_link and path.segments and mount.is_prefix_of(path.parent):
+        require_directory(sight, path.parent, (Operation.CREATE,))
+    if new_path.segments and mount.is_prefix_of(new_path.parent):
+        require_directory(sight, new_path.parent, (Operation.ALTER, Operation.CREATE))
+    if kind is Kind.MOUNT or _holds_mounts(sight, path, kind):
+        sight.require_cluster(Operation.ALTER, "moving a mount")
+
+
+def _may_be_answered(sight: Sight, path: Path) -> None:
+    """What is there already is answered by mkdir -p, as far as the caller may describe it.
+
+    Raises:
+        AlreadyExists: as planning says of what is hidden and in the way.
+    """
+    mount = sight.access.mount
+    relative = path.below(mount) if mount.is_prefix_of(path) else ()
+    is_there = bool(relative) and sight.snapshot.find_directory(relative) is not None
+    if is_there and not sight.sees(relative, is_topic=False):
+        raise AlreadyExists(f"{path} is taken", path=path)
 
 
 def _may_take_over(sight: Sight, command: Command) -> None:
@@ -190,6 +290,57 @@ def _may_take_over(sight: Sight, command: Command) -> None:
     parent_id = sight.snapshot.find_directory(relative[:-1])
     if parent_id is not None and sight.snapshot.topic(parent_id, relative[-1]) is not None:
         sight.require(Operation.ALTER, command.path, kind=Kind.TOPIC)
+
+
+def _may_reach_outside(cluster: Cluster, sight: Sight, command: Command) -> None:
+    """What acts outside the directory that it is made in is the cluster's to allow: a topic that
+    Kafka has already, a physical name that no operator gave to that directory, a child cluster.
+    """
+    match command:
+        case CreateMount():
+            sight.require_cluster(Operation.ALTER, "mounting a cluster")
+        case CreateTopic(adopt_existing=Observed()):
+            sight.require_cluster(Operation.ALTER, "adopting a topic that Kafka has")
+        case CreateTopic(path=path, physical_name=name) if not _is_given(
+            cluster, sight, path, name
+        ):
+            sight.require_cluster(
+                Operation.ALTER, "a physical name other than the one that follows from the path"
+            )
+        case _:
+            pass
+
+
+def _is_given(cluster: Cluster, sight: Sight, path: Path, physical_name: str) -> bool:
+    """True if a new topic's physical name is one that an operator gave to its directory: the path
+    below the mount joined with ``.``, whole, or what a mapping rule puts into this very directory.
+    """
+    mount, kafka = sight.access.mount, cluster.config.kafka
+    if kafka is None or not mount.is_prefix_of(path) or path == mount:
+        return True  # planning says why not
+    relative = path.below(mount)
+    joined = ".".join(relative)
+    if (physical_name or physical.default_name(relative)) == joined:
+        return True
+    if not physical_name:
+        return False  # cut short, it would begin like somebody else's
+    rules = KafkaFacts.of(sight.snapshot).rules or kafka.rules
+    placed = place((*rules, *split_on(kafka.split_on)), physical_name)
+    return placed.rule > 0 and not placed.reason and placed.segments[:-1] == relative[:-1]
+
+
+def _may_name_resources(sight: Sight, grants: Iterable[Grant]) -> None:
+    """Groups and transactional ids are the whole Kafka's, and the cluster is nobody's entry."""
+    kinds = sorted({one.kind.name for one in grants if one.kind is not ResourceKind.TOPIC})
+    if kinds:
+        sight.require_cluster(Operation.ALTER, f"changing grants of {' and '.join(kinds)}")
+
+
+def _holds_mounts(sight: Sight, path: Path, kind: Kind | None) -> bool:
+    if kind is not Kind.DIRECTORY:
+        return False
+    directory_id = sight.snapshot.find_directory(path.below(sight.access.mount))
+    return directory_id is not None and sight.snapshot.has_mounts_below(directory_id)
 
 
 def _needed(fields: Collection[str]) -> tuple[Operation, ...]:

@@ -17,6 +17,7 @@ from directory.namespace.command import (
     CreateTopic,
     DeleteEntry,
     MoveEntry,
+    Observed,
     UpdateEntry,
 )
 from directory.namespace.entry import Provision, Topic
@@ -153,7 +154,7 @@ class DirectoryService(Service):
                         self._authorize(cluster, command, call)
                         command = self._mounting(cluster, command)
                     case CreateTopic():
-                        self._authorize(cluster, command, call)
+                        self._authorize(cluster, _as_asked(command, request), call)
                         command = self._topic(cluster, command, request)
                     case _:
                         pass
@@ -410,6 +411,15 @@ class DirectoryService(Service):
             validate_only=request.validate_only,
             authorize=authorize,
         )
+
+
+def _as_asked(command: CreateTopic, request: directory_pb2.CreateEntryRequest) -> CreateTopic:
+    """The command before Kafka was asked for the topic to adopt, which not everybody may."""
+    if not request.adopt_existing:
+        return command
+    name = command.physical_name or command.path.name
+    unseen = Observed(physical_name=name, topic_id=b"", partitions=0, replication_factor=0)
+    return replace(command, adopt_existing=unseen)
 
 
 def _may_delete_in_kafka(cluster: Cluster) -> bool:

@@ -18,14 +18,11 @@ from directory.authorization.rules import Rules
 from directory.authorization.tree import GrantTree
 from directory.cluster import Cluster
 from directory.federation import facts
-from directory.namespace.entry import Kind
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
-from directory.services.present import kind_there
 from directory.services.sight import Sight
 from directory.store.replica import ReplicaState
 from resolver.errors import PermissionDenied
-from resolver.path import Path
 
 __all__ = ["Guarding"]
 
@@ -110,19 +107,6 @@ class Guarding:
             own = replace(access, inherited=())
             sight = Sight(cluster, sight.snapshot, own, sight.caller)
         sight.require_cluster(operation)
-
-    def require(self, cluster: Cluster, operation: Operation, path: Path, call: Call) -> None:
-        """That a caller may do something on the entry at a path and on all below it that has grants
-        of its own, as it is now.
-
-        Raises:
-            PermissionDenied, Absent, NotReady
-        """
-        sight = self.acting(cluster, cluster.replica.snapshot, call)
-        kind = kind_there(sight, path, None)
-        sight.require(operation, path, kind=kind)
-        if kind is Kind.DIRECTORY:
-            sight.require_below(operation, path)
 
     def check_link(self, cluster: Cluster, child_id: str, call: Call) -> None:
         """That a caller may speak for a child cluster: its certificate names it, or, where access

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -41,12 +41,14 @@ from directory.namespace.policies import (
 from directory.namespace.quotas import QUOTAS, Quota, counts_of
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.topic_configs import same_value
+from directory.services.authorizing import authorizing_on, entry_meant
 from directory.services.call import Call
 from directory.services.commands import policy_changes
 from directory.services.counting import shown_topics
 from directory.services.hosting import Hosting
 from directory.services.rpc import Handler, Service
 from directory.services.sight import Sight
+from directory.store.base import Guard
 from resolver.errors import (
     AboveCeiling,
     Absent,
@@ -90,19 +92,30 @@ class PolicyService(Service):
         path = Path.parse(request.path)
 
         def attempt() -> Planned:
-            armory = self._armory_at(path, request.aspect, call)
+            cluster = self._hosting.owner_of(path)
+            kind, rights = self._right_to_arm(cluster, path, request, call)
+            rights(cluster.replica.snapshot)
+            armory = _armory(cluster)
             call.check()
-            return armory.plan(path, request.aspect, takeover=request.takeover)
+            return armory.plan(path, request.aspect, kind, takeover=request.takeover)
 
         picked = self._hosting.pick(path)
         planned = self._hosting.decide(picked, request.token, call, attempt, ask_first=True)
         return planned_to_proto(planned)
 
-    def _armory_at(self, path: Path, aspect: str, call: Call) -> Armory:
-        """That of the cluster that owns the path, for who may arm there."""
-        cluster = self._hosting.owner_of(path)
-        self._hosting.guarding.require(cluster, _right_to_arm(aspect), path, call)
-        return _armory(cluster)
+    def _right_to_arm(
+        self,
+        cluster: Cluster,
+        path: Path,
+        request: policies_pb2.PlanArmingRequest | policies_pb2.ArmRequest,
+        call: Call,
+    ) -> tuple[Kind, Callable[[Snapshot], tuple[Guard, ...]]]:
+        """The kind of the entry that is meant, and what asks for the right to arm that very one."""
+        guarding = self._hosting.guarding
+        asked = Kind.DIRECTORY if request.directory else None
+        kind = entry_meant(guarding, cluster, path, asked, call)
+        operation = Operation.ALTER if request.aspect == ACLS else Operation.ALTER_CONFIGS
+        return kind, authorizing_on(guarding, cluster, operation, path, kind, call)
 
     def arm(self, request: policies_pb2.ArmRequest, call: Call) -> policies_pb2.ArmResponse:
         """Arms by a plan that was read, and waits for its calls to be made."""
@@ -114,10 +127,15 @@ class PolicyService(Service):
         cluster = self._hosting.pick(path)
 
         def attempt() -> Armed:
-            return self._armory_at(path, request.aspect, call).arm(
+            cluster = self._hosting.owner_of(path)
+            kind, rights = self._right_to_arm(cluster, path, request, call)
+            rights(cluster.replica.snapshot)
+            return _armory(cluster).arm(
                 path,
                 request.aspect,
                 request.plan_hash,
+                kind,
+                authorize=rights,
                 takeover=request.takeover,
                 principal=call.principal,
                 request_id=request.request_id,
@@ -180,10 +198,6 @@ class PolicyService(Service):
         _fill_used(response, cluster, snapshot, entry, path)
         response.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
         return response
-
-
-def _right_to_arm(aspect: str) -> Operation:
-    return Operation.ALTER if aspect == ACLS else Operation.ALTER_CONFIGS
 
 
 def _found(

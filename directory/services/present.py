@@ -43,6 +43,7 @@ __all__ = [
     "kind_there",
     "may_ask_about",
     "may_come",
+    "meant_kind",
     "of_what_is_seen",
     "require_directory",
     "veiled",
@@ -115,19 +116,26 @@ def kind_there(sight: Sight, path: Path, kind: Kind | None) -> Kind | None:
 
 
 def of_what_is_seen(sight: Sight, command: C) -> C:
-    """A command that names no kind is about what the caller sees: the container, where that stands
-    beside a topic that is hidden from it.
+    """A command that names no kind is about what the caller sees; see ``meant_kind``."""
+    if not isinstance(command, _OfEntry) or command.kind is not None:
+        return command
+    kind = meant_kind(sight, command.path, None)
+    return command if kind is None else replace(command, kind=kind)
+
+
+def meant_kind(sight: Sight, path: Path, kind: Kind | None) -> Kind | None:
+    """Which kind a request means that names this one, or none: then the topic first, as resolving
+    does, but the container where that stands beside a topic that is hidden from the caller. None:
+    whatever stands there, for nothing is beside it.
     """
-    if sight.sees_all or not isinstance(command, _OfEntry) or command.kind is not None:
-        return command
-    path, mount = command.path, sight.access.mount
-    if not mount.is_prefix_of(path) or path == mount:
-        return command
+    mount = sight.access.mount
+    if sight.sees_all or kind is not None or not mount.is_prefix_of(path) or path == mount:
+        return kind
     relative = path.below(mount)
     try:
         found = standing(sight.snapshot, mount, path, None)
     except KdirError:
-        return command
+        return None
     beside = found.parent.containers.get(found.name) if found.parent is not None else None
     if (
         not isinstance(found.entry, Topic)
@@ -135,8 +143,8 @@ def of_what_is_seen(sight: Sight, command: C) -> C:
         or sight.sees(relative, is_topic=True)
         or not sight.sees(relative, is_topic=False)
     ):
-        return command
-    return replace(command, kind=beside.kind)
+        return None
+    return beside.kind
 
 
 def require_directory(sight: Sight, path: Path, operations: Sequence[Operation]) -> None:

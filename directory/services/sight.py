@@ -315,23 +315,41 @@ class Sight:
             return
         if resource is ResourceKind.TOPIC and not self.sees(relative, is_topic=place.is_topic):
             raise self.absent(path)
-        raise self.denied(operation, path, decision)
+        raise self.denied(operation, path, decision, resource)
 
-    def require_cluster(self, operation: Operation) -> None:
-        """That the caller may do something with the cluster as such.
+    def require_cluster(self, operation: Operation, purpose: str = "") -> None:
+        """That the caller may do something with the cluster as such; ``purpose`` is what for, as
+        the subject of a sentence, where the request itself is about an entry.
 
         Raises:
             PermissionDenied
         """
-        if not self.sees_all:
+        if self.sees_all:
+            return
+        try:
             self.require(operation, self._mount, resource=ResourceKind.CLUSTER)
+        except PermissionDenied as refused:
+            if not purpose:
+                raise
+            raise PermissionDenied(
+                f"{purpose} needs {operation.name} on cluster {self._cluster.config.cluster}: "
+                f"{refused.message}",
+                metadata=refused.metadata,
+            ) from None
 
-    def denied(self, operation: Operation, path: Path, decision: Decision) -> PermissionDenied:
+    def denied(
+        self,
+        operation: Operation,
+        path: Path,
+        decision: Decision,
+        resource: ResourceKind = ResourceKind.TOPIC,
+    ) -> PermissionDenied:
         """That it may not, and why as far as it may know."""
         why = decision.reason.value if decision.reason is not Reason.GRANT else "a grant denies it"
+        kind = " --cluster" if resource is ResourceKind.CLUSTER else ""
         return PermissionDenied(
             f"{self.caller.principal} may not {operation.name} {path}: {why}; "
-            f"kdir check {self.caller.principal} {operation.name.lower()} {path} --explain",
+            f"kdir check {self.caller.principal} {operation.name.lower()} {path}{kind} --explain",
             path=path,
             operation=operation.name,
             principal=self.caller.principal,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kdir.v1 import policies_pb2
 
     from resolver.cli.output import Output
-    from resolver.cli.session import Session
+    from resolver.cli.session import Place, Session
 
 __all__ = ["ASPECTS", "VERBS"]
 
@@ -30,11 +30,13 @@ def _arm(session: Session, arguments: Arguments) -> int:
     if takeover and aspect != "acls":
         raise UsageError("--takeover is about --aspect acls only", verb="arm")
     if plan:
-        return _do(session, str(where.path), aspect, plan, takeover=takeover)
+        return _do(session, where, aspect, plan, takeover=takeover)
     answer: policies_pb2.PlanArmingResponse = session.resolver.call(
         where.path,
         "PolicyService.PlanArming",
-        policies_pb2.PlanArmingRequest(path=str(where.path), aspect=aspect, takeover=takeover),
+        policies_pb2.PlanArmingRequest(
+            path=str(where.path), aspect=aspect, takeover=takeover, directory=where.directory
+        ),
     )
     out = session.out
     if out.structured:
@@ -48,7 +50,7 @@ def _arm(session: Session, arguments: Arguments) -> int:
         _show_acls(out, answer, cluster, takeover=takeover)
     else:
         _show_topics(out, answer, cluster)
-    command = f"kdir arm {where.path} --aspect {aspect}{' --takeover' if takeover else ''}"
+    command = f"kdir arm {where} --aspect {aspect}{' --takeover' if takeover else ''}"
     out.note(f"nothing was changed. To do exactly this: {command} --plan {answer.plan_hash}")
     return 0
 
@@ -100,12 +102,15 @@ def _value(call: policies_pb2.KafkaCall, field: str) -> str:
     return str(getattr(call, field)) if call.HasField(field) else "(default)"
 
 
-def _do(session: Session, path: str, aspect: str, plan: str, *, takeover: bool) -> int:
+def _do(session: Session, where: Place, aspect: str, plan: str, *, takeover: bool) -> int:
     from kdir.v1 import policies_pb2
 
-    request = policies_pb2.ArmRequest(path=path, aspect=aspect, plan_hash=plan, takeover=takeover)
+    path = str(where.path)
+    request = policies_pb2.ArmRequest(
+        path=path, aspect=aspect, plan_hash=plan, takeover=takeover, directory=where.directory
+    )
     answer: policies_pb2.ArmResponse = session.resolver.call(
-        place(path).path, "PolicyService.Arm", request
+        where.path, "PolicyService.Arm", request
     )
     out = session.out
     if out.structured:
@@ -143,7 +148,11 @@ VERBS: Final = (
             "everybody may use (allow.everyone.if.no.acl.found) is made only with --takeover.\n"
             "Set manage.ASPECT=false, or unset it, and kdir changes nothing there any more."
         ),
-        arguments=(Argument("PATH", "of a directory or topic", completes="path"),),
+        arguments=(
+            Argument(
+                "PATH", "of a topic or directory; with / behind it the directory", completes="path"
+            ),
+        ),
         options=(
             Option(("--aspect",), "what kdir may change", "ASPECT", choices=ASPECTS),
             Option(("--plan",), "do what the plan of this name says", "HASH"),

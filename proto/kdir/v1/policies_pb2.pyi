@@ -195,16 +195,18 @@ class GetEffectivePoliciesResponse(_message.Message):
     def __init__(self, values: _Optional[_Iterable[_Union[EffectiveValue, _Mapping]]] = ..., ancestors: _Optional[_Iterable[_Union[AncestorPosition, _Mapping]]] = ..., topics_changed: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
 
 class PlanArmingRequest(_message.Message):
-    __slots__ = ("path", "aspect", "takeover", "token")
+    __slots__ = ("path", "aspect", "takeover", "token", "directory")
     PATH_FIELD_NUMBER: _ClassVar[int]
     ASPECT_FIELD_NUMBER: _ClassVar[int]
     TAKEOVER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     path: str
     aspect: str
     takeover: bool
     token: str
-    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., takeover: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
+    directory: bool
+    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., takeover: _Optional[bool] = ..., token: _Optional[str] = ..., directory: _Optional[bool] = ...) -> None: ...
 
 class PlanArmingResponse(_message.Message):
     __slots__ = ("plan_hash", "calls", "acl_counts")
@@ -263,20 +265,22 @@ class AclBinding(_message.Message):
     def __init__(self, resource_type: _Optional[str] = ..., pattern_type: _Optional[str] = ..., resource_name: _Optional[str] = ..., principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[str] = ..., permission_type: _Optional[str] = ...) -> None: ...
 
 class ArmRequest(_message.Message):
-    __slots__ = ("path", "aspect", "plan_hash", "request_id", "takeover", "token")
+    __slots__ = ("path", "aspect", "plan_hash", "request_id", "takeover", "token", "directory")
     PATH_FIELD_NUMBER: _ClassVar[int]
     ASPECT_FIELD_NUMBER: _ClassVar[int]
     PLAN_HASH_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TAKEOVER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     path: str
     aspect: str
     plan_hash: str
     request_id: str
     takeover: bool
     token: str
-    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., plan_hash: _Optional[str] = ..., request_id: _Optional[str] = ..., takeover: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
+    directory: bool
+    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., plan_hash: _Optional[str] = ..., request_id: _Optional[str] = ..., takeover: _Optional[bool] = ..., token: _Optional[str] = ..., directory: _Optional[bool] = ...) -> None: ...
 
 class ArmResponse(_message.Message):
     __slots__ = ("calls_made", "token", "under_way", "message")

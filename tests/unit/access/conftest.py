@@ -134,8 +134,7 @@ def topic(house: House, path: str, **fields: Any) -> None:
     assert parent is not None
     made = Topic(
         entry_id=hash(path) % 2**60 + 3,
-        physical_name=".".join(segments),
-        **{"provision": Provision.ACTIVE, **fields},
+        **{"physical_name": ".".join(segments), "provision": Provision.ACTIVE, **fields},
     )
     house.put(Put(entry_key(parent, Kind.TOPIC, segments[-1]), ProtoCodec().encode(made)))
 

@@ -1,0 +1,117 @@
+"""The one way to Kafka for all that changes it: refuses internal topics right before each call.
+
+Whatever an entry, a plan or a record of an older version says, a topic of Kafka's own or of kdir's
+is not created, altered, grown or deleted, and gets and loses no ACL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from directory.authorization.grant import ResourceKind
+from directory.kafka.acl import Binding
+from directory.kafka.contract import (
+    AclView,
+    Alteration,
+    KafkaAdmin,
+    Outcome,
+    Refused,
+    Seen,
+    Still,
+    Survey,
+    Wish,
+    always,
+)
+from directory.namespace.physical import is_protected
+
+__all__ = ["GuardedAdmin"]
+
+_T = TypeVar("_T")
+_REFUSED: Final = Refused("an internal topic of Kafka or kdir: kdir never changes it")
+
+
+class GuardedAdmin:
+    """``KafkaAdmin`` by another one. Internal is what is so by its name, and what Kafka itself has
+    shown as internal to this connection.
+    """
+
+    def __init__(self, admin: KafkaAdmin) -> None:
+        self._admin = admin
+        self._internal: set[str] = set()
+
+    # -- what only reads ---------------------------------------------------------------------------
+
+    def cluster_id(self) -> str:
+        return self._admin.cluster_id()
+
+    def survey(self) -> Survey:
+        survey = self._admin.survey()
+        self._note(survey.topics.values())
+        return survey
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+        found = self._admin.describe(names)
+        self._note(found.values())
+        return found
+
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
+        return self._admin.configs(names)
+
+    def acls(self) -> AclView:
+        return self._admin.acls()
+
+    # -- what changes Kafka ------------------------------------------------------------------------
+
+    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
+        allowed = [one for one in wishes if not self._is_internal(one.name)]
+        done = self._admin.create(allowed, still) if allowed else {}
+        return {**_refused(filter(self._is_internal, (one.name for one in wishes))), **done}
+
+    def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
+        allowed = [name for name in names if not self._is_internal(name)]
+        done = self._admin.delete(allowed, still) if allowed else {}
+        return {**_refused(filter(self._is_internal, names)), **done}
+
+    def alter(self, changes: Sequence[Alteration], still: Still = always) -> Mapping[str, Outcome]:
+        allowed = [one for one in changes if not self._is_internal(one.name)]
+        done = self._admin.alter(allowed, still) if allowed else {}
+        return {**_refused(filter(self._is_internal, (one.name for one in changes))), **done}
+
+    def grow(self, partitions: Mapping[str, int], still: Still = always) -> Mapping[str, Outcome]:
+        allowed = {name: n for name, n in partitions.items() if not self._is_internal(name)}
+        done = self._admin.grow(allowed, still) if allowed else {}
+        return {**_refused(filter(self._is_internal, partitions)), **done}
+
+    def add_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
+        allowed = [one for one in bindings if not self._is_about_internal(one)]
+        done = self._admin.add_acls(allowed, still) if allowed else {}
+        return {**_refused(filter(self._is_about_internal, bindings)), **done}
+
+    def remove_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
+        allowed = [one for one in bindings if not self._is_about_internal(one)]
+        done = self._admin.remove_acls(allowed, still) if allowed else {}
+        return {**_refused(filter(self._is_about_internal, bindings)), **done}
+
+    def close(self) -> None:
+        self._admin.close()
+
+    # -- the rule ----------------------------------------------------------------------------------
+
+    def _is_internal(self, name: str) -> bool:
+        return is_protected(name) or name in self._internal
+
+    def _is_about_internal(self, binding: Binding) -> bool:
+        resource = binding.resource
+        return resource.kind is ResourceKind.TOPIC and self._is_internal(resource.name)
+
+    def _note(self, found: Iterable[Seen | Refused]) -> None:
+        self._internal.update(one.name for one in found if isinstance(one, Seen) and one.internal)
+
+
+def _refused(things: Iterable[_T]) -> dict[_T, Outcome]:
+    return dict.fromkeys(things, _REFUSED)
