@@ -11,9 +11,11 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from directory.authorization.grant import Grant
+from directory.authorization.tree import Place
 from directory.namespace import physical
 from directory.namespace.command import RETIRED_FOR_MS, Change, Context, Plan
 from directory.namespace.entry import (
+    DELETED_ID,
     NO_POLICIES,
     ROOT_ID,
     Directory,
@@ -94,8 +96,10 @@ class Draft:
         key = entry_key(parent_id, entry.kind, name)
         self._writes[key] = Put(key, self.snapshot.codec.encode(entry))
         if isinstance(entry, Directory):
-            self._mark_read_only(entry.entry_id, read_only=bool(entry.policies.read_only))
+            self._mark_read_only(entry, b"1")
             self._keep_count_mark(entry)
+        elif isinstance(entry, Topic) and parent_id != DELETED_ID:
+            self._mark_read_only(entry, entry.physical_name.encode())
 
     def take(self, parent_id: int, name: str, entry: Entry, record: bytes | None = None) -> None:
         """Remove an entry's record, which must be as it was seen: ``record``, if at hand."""
@@ -106,8 +110,9 @@ class Draft:
             self.expect(key, record)
         self._writes[key] = Remove(key)
         self.put_grants(parent_id, entry.kind, name, None)
+        if isinstance(entry, Directory | Topic):
+            self._unmark_read_only(entry.entry_id)
         if isinstance(entry, Directory):
-            self._mark_read_only(entry.entry_id, read_only=False)
             key = quota_key(entry.entry_id)
             if self.snapshot.fact(key) is not None:
                 self.unset(key)
@@ -145,12 +150,18 @@ class Draft:
         """Guard: nobody's grants have changed since."""
         self.expect(GRANTS_MARK, self.snapshot.fact(GRANTS_MARK))
 
-    def _mark_read_only(self, entry_id: int, *, read_only: bool) -> None:
+    def _mark_read_only(self, entry: Directory | Topic, value: bytes) -> None:
+        """Notes an entry that is read-only; ``value`` is how it is found again."""
+        key = read_only_key(entry.entry_id)
+        self._writes.pop(key, None)  # of a moved entry, what taking it away said
+        if entry.policies.read_only:
+            self.set(key, value)
+        else:
+            self._unmark_read_only(entry.entry_id)
+
+    def _unmark_read_only(self, entry_id: int) -> None:
         key = read_only_key(entry_id)
-        self._writes.pop(key, None)  # of a moved directory, what taking it away said
-        if read_only:
-            self.set(key, b"1")
-        elif self.snapshot.fact(key) is not None:
+        if self.snapshot.fact(key) is not None:
             self.unset(key)
 
     def mark_count(self, directory_id: int, *, guarded: bool) -> None:
@@ -243,6 +254,8 @@ class Draft:
         path_before: Path | None = None,
     ) -> None:
         """Tell what an entry is from now on, and where; and what it was, unless it is new."""
+        if self._changes_rights(entry, before, path_before):
+            self.mark_grants()
         self.changed(
             Change(
                 kind=entry.kind,
@@ -254,6 +267,18 @@ class Draft:
                 after=entry,
             )
         )
+
+    def _changes_rights(self, entry: Entry, before: Entry | None, path_before: Path | None) -> bool:
+        """True if grants, or a closed directory, come where they were not: who asked for a right on
+        all below a directory must not commit on what was before.
+        """
+        if path_before is not None:
+            relative = path_before.below(self.mount)
+            place = Place(relative, entry.kind is Kind.TOPIC)
+            return self.snapshot.grants.branch(place) is not None
+        if not isinstance(entry, Directory):
+            return False
+        return entry.closed != (isinstance(before, Directory) and before.closed)
 
     def insert(
         self, parent_id: int, name: str, entry: Entry, path: Path, *, parent_is_new: bool = False

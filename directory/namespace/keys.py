@@ -32,7 +32,8 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/mounted/<cluster id>                          claim: the one mount of this child, entry id,
                                                     epoch, and the path at which it was mounted
                                                     (mounted.py); written whenever it changes
-    f/read_only/<entry id, 16 hex digits>           a directory says that it is read-only; written
+    f/read_only/<entry id, 16 hex digits>           a directory says that it is read-only, or a
+                                                    topic, whose physical name it holds; written
                                                     whenever such a one changes
     f/quota/<entry id, 16 hex digits>               topics or partitions came below a directory with
                                                     a quota: the change's id. Who counted before

@@ -32,13 +32,13 @@ from directory.namespace.keys import (
     detached_key,
     directory_range,
     mounted_key,
-    read_only_id,
     removal_key,
 )
 from directory.namespace.physical import is_protected
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.removal import DELETED, LARGE_CHANGES_LEVEL, Removal, level_of
+from directory.namespace.rules import read_only_place
 from resolver.counting import plural
 from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly
 from resolver.path import Path
@@ -152,7 +152,7 @@ def _delete_directory(
     _refuse_read_only_below(draft, found.path)
     # A mount that comes below it meanwhile would be torn down unseen: it writes its claim.
     draft.expect_nothing_newer(MOUNTED)
-    # So would a directory that somebody makes read-only meanwhile: it writes its mark.
+    # So would an entry that somebody makes read-only meanwhile: it writes its mark.
     draft.expect_nothing_newer(READ_ONLY)
     draft.take(found.parent_id, found.name, directory)
     draft.put(DELETED_ID, deleted_name(directory.entry_id), directory)
@@ -176,10 +176,10 @@ def _delete_directory(
 
 
 def _refuse_read_only_below(draft: Draft, path: Path) -> None:
-    # By the marks, which are few: a subtree may hold a million directories.
+    # By the marks, which are few: a subtree may hold a million entries.
     prefix = path.below(draft.mount)
-    for key, _ in draft.snapshot.facts(READ_ONLY):
-        at = draft.snapshot.path_of(read_only_id(key))
+    for key, value in draft.snapshot.facts(READ_ONLY):
+        at = read_only_place(draft.snapshot, key, value)
         if at is not None and at[: len(prefix)] == prefix and at != prefix:
             where = draft.mount.join(at)
             raise ReadOnly(f"{where} is read-only", path=where)

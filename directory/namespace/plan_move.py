@@ -22,7 +22,7 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.ground import Standing, Way, a_kind, follow, turn_back
-from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key, read_only_id
+from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key
 from directory.namespace.mounted import raised_claim
 from directory.namespace.plan_create import check_free, check_names
 from directory.namespace.plan_update import check_etag, own_policies
@@ -216,7 +216,7 @@ def _mark_read_only_below(draft: Draft, path: Path) -> None:
     # Who removes the directory that they move into is to notice them: one mark is enough for that.
     prefix = path.below(draft.mount)
     for key, value in draft.snapshot.facts(READ_ONLY):
-        at = draft.snapshot.path_of(read_only_id(key))
+        at = rules.read_only_place(draft.snapshot, key, value)
         if at is not None and at[: len(prefix)] == prefix and at != prefix:
             draft.set(key, value)
             return

@@ -7,6 +7,7 @@ so that it can be killed after any. Refuses to leave behind what nobody would fi
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple, assert_never
 
@@ -183,6 +184,8 @@ def _below(
     """What is to be taken away in a directory; whether something in it stays, and so it, too."""
     # Depth first, a directory after what it holds: wherever the caller stops, what was taken so far
     # is a whole step. A path has at most 64 segments, so recursion is safe.
+    if removal is not None and removal.goes_in_kafka and _is_kept(node.directory):
+        removal = replace(removal, goes_in_kafka=False)
     for name, record in node.topics.items():
         topic = _readable(draft, record)
         if topic is not None:
@@ -219,6 +222,7 @@ def _reap(draft: Draft, leaf: _Leaf) -> None:
     match entry:
         case Topic():
             goes = leaf.removal is not None and leaf.removal.goes_in_kafka
+            goes = goes and not _is_kept(entry)
             place = (leaf.parent_id, leaf.name)
             let_go(draft, *place, entry, goes_in_kafka=goes, record=leaf.record)
         case Directory():
@@ -239,6 +243,13 @@ def _reap(draft: Draft, leaf: _Leaf) -> None:
         # Other entries may stand at its old path by now: the event is of the place that it was in.
         where = Path((*draft.mount.segments, DELETED, deleted_name(entry.entry_id)))
         draft.gone(leaf.parent_id, leaf.name, entry, where, leaf.path)
+
+
+def _is_kept(entry: Directory | Topic) -> bool:
+    """True if the entry itself forbids that Kafka's topics go. Nobody changes what was removed, so
+    this is what it said when it was.
+    """
+    return entry.policies.manage.get("delete") is False or bool(entry.policies.read_only)
 
 
 def _drop_unreadable(draft: Draft, directory_id: int) -> None:

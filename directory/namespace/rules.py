@@ -9,13 +9,14 @@ from collections.abc import Iterator
 
 from directory.namespace.draft import Draft
 from directory.namespace.entry import Directory, Policies
+from directory.namespace.keys import read_only_id
 from directory.namespace.policies import effective, levels_of
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.tree import upwards
 from resolver.errors import ReadOnly
 from resolver.path import Path
 
-__all__ = ["check_writable", "directories_below", "inherited", "path_of"]
+__all__ = ["check_writable", "directories_below", "inherited", "path_of", "read_only_place"]
 
 
 def path_of(draft: Draft, node: Node) -> Path:
@@ -53,6 +54,16 @@ def check_writable(draft: Draft, node: Node, own: Policies | None = None) -> Non
             raise ReadOnly(f"{level.path} is read-only", path=level.path)
         if level.policies.read_only is not None:
             return
+
+
+def read_only_place(snapshot: Snapshot, key: bytes, value: bytes) -> tuple[str, ...] | None:
+    """Where the entry is that a ``f/read_only/`` row is about, below the mount; None = nowhere."""
+    entry_id = read_only_id(key)
+    at = snapshot.path_of(entry_id)
+    if at is not None:
+        return at
+    located = snapshot.locate(value.decode(errors="replace"))
+    return None if located is None or located.topic.entry_id != entry_id else located.relative
 
 
 def directories_below(snapshot: Snapshot, node: Node) -> Iterator[Node]:

@@ -130,10 +130,12 @@ class AccessService(Service):
         sight = self._hosting.sight(cluster, snapshot, call)
         directory_id = snapshot.find_directory(relative)
         node = None if directory_id is None else snapshot.node(directory_id)
-        if node is None or not isinstance(written.plan.entry, Directory):
+        entry = written.plan.entry
+        if sight.sees_all_in(relative) or (entry is not None and not isinstance(entry, Directory)):
             return written.plan.topic_count
-        if sight.sees_all_in(relative):
-            return written.plan.topic_count
+        if node is None or not isinstance(entry, Directory):
+            # An answer of before, for who may not see any more what it was about.
+            return 0
         return seen_below(sight, relative, node).topics
 
     def list_grants(

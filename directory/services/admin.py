@@ -68,7 +68,8 @@ class AdminService(Service):
         """How a server is doing; answers also while nothing is loaded."""
         call.check()
         cluster = self._hosting.named(request.cluster)
-        self._hosting.guarding.require_admin(cluster, Operation.DESCRIBE, call)
+        guarding = self._hosting.guarding
+        guarding.require_admin(cluster, Operation.DESCRIBE, call, while_loading=True)
         state = cluster.replica.state
         response = admin_pb2.GetStatusResponse(
             replica_state=_REPLICA_STATES[state],

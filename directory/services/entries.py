@@ -20,7 +20,7 @@ from directory.namespace.command import (
     Observed,
     UpdateEntry,
 )
-from directory.namespace.entry import Provision, Topic
+from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.plan_delete import is_deleted_in_kafka
 from directory.namespace.snapshot import Snapshot
 from directory.services import listing
@@ -211,7 +211,9 @@ class DirectoryService(Service):
                 f'topics in Kafka; [kafka] ceiling = ["create"] would',
                 ceiling=" ".join(sorted(kafka.ceiling)) or "observe",
             )
-        where = forbidden_at(cluster.replica.snapshot, cluster.mount, command.path, "create")
+        where = forbidden_at(
+            cluster.replica.snapshot, cluster.mount, command.path, "create", Kind.TOPIC
+        )
         if where:
             _refuse_the_path(cluster, command)
             raise AboveCeiling(
@@ -295,8 +297,8 @@ class DirectoryService(Service):
 
             def check(snapshot: Snapshot) -> None:
                 nonlocal deletes
-                deletes = may_change(cluster, snapshot, "delete", path)
-                refuse_removal(cluster, snapshot, path, recursive=request.recursive)
+                deletes = may_change(cluster, snapshot, "delete", path, command.kind)
+                refuse_removal(cluster, snapshot, path, command.kind, recursive=request.recursive)
 
             with veiling(self._hosting.guarding, cluster, command, call):
                 return command, self._write(cluster, command, request, call, check)
@@ -391,7 +393,7 @@ class DirectoryService(Service):
         check: Callable[[Snapshot], None] = lambda _: None,
     ) -> Written:
         """Carries out a command, or plans it; ``check`` is asked once the caller may."""
-        path = Path.parse(request.path)
+        path, kind = Path.parse(request.path), getattr(command, "kind", None)
         rights = authorizing(self._hosting.guarding, cluster, command, call)
 
         def authorize(snapshot: Snapshot) -> Sequence[Guard]:
@@ -406,8 +408,10 @@ class DirectoryService(Service):
             principal=call.principal,
             request_id=request.request_id,
             timeout_seconds=call.seconds_left(),
-            deletes_in_kafka=lambda snapshot: may_change(cluster, snapshot, "delete", path),
-            creates_in_kafka=lambda snapshot: may_change(cluster, snapshot, "create", path),
+            deletes_in_kafka=lambda snapshot: may_change(cluster, snapshot, "delete", path, kind),
+            creates_in_kafka=lambda snapshot: may_change(
+                cluster, snapshot, "create", path, Kind.TOPIC
+            ),
             validate_only=request.validate_only,
             authorize=authorize,
         )

@@ -22,7 +22,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
 from directory.services.sight import Sight
 from directory.store.replica import ReplicaState
-from resolver.errors import PermissionDenied
+from resolver.errors import NotReady, PermissionDenied
 
 __all__ = ["Guarding"]
 
@@ -88,8 +88,12 @@ class Guarding:
         expired = _has_expired(cluster, access)
         return Sight(cluster, snapshot, access, caller, expired=expired)
 
-    def require_admin(self, cluster: Cluster, operation: Operation, call: Call) -> None:
-        """That a caller may do something with a cluster as such, also while nothing is loaded.
+    def require_admin(
+        self, cluster: Cluster, operation: Operation, call: Call, *, while_loading: bool = False
+    ) -> None:
+        """That a caller may do something with a cluster as such. ``while_loading``, of what tells
+        how a server is doing: where access is open, also before anything is loaded; for all else
+        grants that deny it may be among what is not loaded yet.
 
         Raises:
             PermissionDenied, NotReady
@@ -97,8 +101,10 @@ class Guarding:
         if (call.principal or ANONYMOUS) in cluster.config.auth.super_users:
             return
         is_open = cluster.config.access is Mode.OPEN
-        if cluster.replica.state is ReplicaState.LOADING and is_open:
-            return
+        if cluster.replica.state is ReplicaState.LOADING:
+            if is_open and while_loading:
+                return
+            raise NotReady(f"cluster {cluster.config.cluster} is not loaded yet: ask again")
         sight = self.acting(cluster, cluster.replica.snapshot, call)
         access = sight.access
         if is_open and access.inherited is None and not access.super_users:

@@ -68,7 +68,9 @@ def la(
         made.append(cluster)
         cluster.start()
         eventually(lambda: cluster.replica.snapshot)
-        eventually(lambda: cluster.reconciler.status().pinned_cluster_id)
+        reconciler = cluster.reconciler
+        assert reconciler is not None
+        eventually(lambda: reconciler.status().pinned_cluster_id)
         return House(cluster)
 
     yield house
