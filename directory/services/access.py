@@ -211,7 +211,7 @@ class AccessService(Service):
         cluster.check_mounted()
         snapshot = self._hosting.read(cluster, request.token, call)
         if caller.principal != (call.principal or ANONYMOUS):
-            self._hosting.guarding.require_admin(cluster, Operation.DESCRIBE, call)
+            self._hosting.guarding.require_admin(cluster, "AccessService/AuthorizeAny", call)
         access = self._hosting.guarding.access(cluster, snapshot)
         age = _age(cluster)
         if (operation, resource) == (Operation.IDEMPOTENT_WRITE, ResourceKind.CLUSTER):

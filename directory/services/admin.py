@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from kdir.v1 import admin_pb2
 
 from directory import logs
-from directory.authorization.grant import Operation
 from directory.cluster import Cluster
 from directory.federation import facts
 from directory.health import is_told
@@ -69,7 +68,7 @@ class AdminService(Service):
         call.check()
         cluster = self._hosting.named(request.cluster)
         guarding = self._hosting.guarding
-        guarding.require_admin(cluster, Operation.DESCRIBE, call, while_loading=True)
+        guarding.require_admin(cluster, "AdminService/GetStatus", call)
         state = cluster.replica.state
         response = admin_pb2.GetStatusResponse(
             replica_state=_REPLICA_STATES[state],
@@ -160,7 +159,7 @@ class AdminService(Service):
         rules = rules_from_proto(request.rules)
 
         def attempt() -> Adopting:
-            self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+            self._hosting.guarding.require_admin(cluster, "AdminService/AdoptTopics", call)
             cluster.check_mounted()
             call.check()
             return reconciler.adopt(
@@ -189,7 +188,7 @@ class AdminService(Service):
         asked = Path.parse(request.path) if request.path else None
         owner = "" if asked is None else self._hosting.pick(asked).cluster_id
         cluster, reconciler = self._reconciler(owner)
-        self._hosting.guarding.require_admin(cluster, Operation.DESCRIBE, call)
+        self._hosting.guarding.require_admin(cluster, "AdminService/ListDrift", call)
         path, mount, snapshot = asked or cluster.mount, cluster.mount, cluster.replica.snapshot
         drifts = reconciler.drift(path)
         unarmed = unarmed_at(snapshot, mount, path) if request.unarmed else ()
@@ -203,7 +202,7 @@ class AdminService(Service):
         cluster, reconciler = self._reconciler(request.cluster)
 
         def attempt() -> None:
-            self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+            self._hosting.guarding.require_admin(cluster, "AdminService/Acknowledge", call)
             reconciler.acknowledge(request.stopped)
 
         self._hosting.decide(cluster, request.token, call, attempt)
@@ -218,7 +217,7 @@ class AdminService(Service):
         cluster = self._hosting.one_named(request.cluster)
 
         def attempt() -> Finalised:
-            self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+            self._hosting.guarding.require_admin(cluster, "AdminService/FinalizeFeatures", call)
             return cluster.members.finalise(request.level, validate_only=request.validate_only)
 
         done = self._hosting.decide(cluster, request.token, call, attempt)

@@ -12,7 +12,6 @@ from typing import Final
 
 from directory.authorization.access import Access
 from directory.authorization.decision import Mode
-from directory.authorization.grant import Operation
 from directory.authorization.principals import ANONYMOUS, EVERYBODY, Caller
 from directory.authorization.rules import Rules
 from directory.authorization.tree import GrantTree
@@ -20,6 +19,7 @@ from directory.cluster import Cluster
 from directory.federation import facts
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
+from directory.services.rights import cluster_check
 from directory.services.sight import Sight
 from directory.store.replica import ReplicaState
 from resolver.errors import NotReady, PermissionDenied
@@ -88,21 +88,20 @@ class Guarding:
         expired = _has_expired(cluster, access)
         return Sight(cluster, snapshot, access, caller, expired=expired)
 
-    def require_admin(
-        self, cluster: Cluster, operation: Operation, call: Call, *, while_loading: bool = False
-    ) -> None:
-        """That a caller may do something with a cluster as such. ``while_loading``, of what tells
-        how a server is doing: where access is open, also before anything is loaded; for all else
-        grants that deny it may be among what is not loaded yet.
+    def require_admin(self, cluster: Cluster, method: str, call: Call) -> None:
+        """That a caller may do with a cluster what a method such as ``AdminService/Backup`` takes,
+        by its row of ``rights.py``. Only one that tells how a server is doing passes before
+        anything is loaded: what denies it may be among what is not loaded yet.
 
         Raises:
             PermissionDenied, NotReady
         """
+        operation, check = cluster_check(method)
         if (call.principal or ANONYMOUS) in cluster.config.auth.super_users:
             return
         is_open = cluster.config.access is Mode.OPEN
         if cluster.replica.state is ReplicaState.LOADING:
-            if is_open and while_loading:
+            if is_open and check.while_loading:
                 return
             raise NotReady(f"cluster {cluster.config.cluster} is not loaded yet: ask again")
         sight = self.acting(cluster, cluster.replica.snapshot, call)
@@ -130,7 +129,7 @@ class Guarding:
                 )
             return
         sight = self.acting(cluster, cluster.replica.snapshot, call)
-        sight.require_cluster(Operation.CLUSTER_ACTION)
+        sight.require_cluster(cluster_check("FederationService/Link")[0])
 
     def _of(self, cluster: Cluster, snapshot: Snapshot) -> _Known:
         known = self._known.get(cluster)

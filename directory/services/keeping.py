@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 
 from kdir.v1 import admin_pb2
 
-from directory.authorization.grant import Operation
 from directory.cluster import Cluster
 from directory.keeping.backup import backup_of
 from directory.keeping.verify import Summary, compare_kafka, compare_rows
@@ -41,7 +40,7 @@ class KeepingCalls:
     ) -> Iterator[admin_pb2.BackupResponse]:
         """All of the store at one revision."""
         cluster = self._hosting.one_named(request.cluster)
-        self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+        self._hosting.guarding.require_admin(cluster, "AdminService/Backup", call)
         yield from _guarded(backup_of(cluster.store), call)
 
     def verify(
@@ -49,7 +48,7 @@ class KeepingCalls:
     ) -> Iterator[admin_pb2.VerifyResponse]:
         """Where store, replica and Kafka differ; at last the summary."""
         cluster = self._hosting.one_named(request.cluster)
-        self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+        self._hosting.guarding.require_admin(cluster, "AdminService/Verify", call)
         yield from _guarded(_verified(cluster, call, skip_kafka=request.skip_kafka), call)
 
 

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 
 from kdir.v1 import admin_pb2
 
-from directory.authorization.grant import Operation
 from directory.cluster import Cluster
 from directory.federation import facts
 from directory.federation.federation import unix_ms
@@ -41,7 +40,7 @@ class ParentCalls:
         cluster = self._hosting.one_named(request.cluster)
 
         def attempt() -> list[str]:
-            self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+            self._hosting.guarding.require_admin(cluster, "AdminService/DetachParent", call)
             return self._detach(cluster, request, call)
 
         kept = self._hosting.decide(cluster, request.token, call, attempt)
@@ -99,7 +98,7 @@ class ParentCalls:
         cluster = self._hosting.one_named(request.cluster)
 
         def attempt() -> None:
-            self._hosting.guarding.require_admin(cluster, Operation.ALTER, call)
+            self._hosting.guarding.require_admin(cluster, "AdminService/AttachParent", call)
             detached = cluster.replica.snapshot.fact(facts.DETACHED_KEY)
             if detached is None:
                 return

@@ -28,6 +28,7 @@ from directory.services.interceptors.errors import abort_with
 from directory.services.interceptors.malformed import Malformed, no_request, reader
 from directory.services.request_intake import Received, takes_request
 from directory.services.stream_slots import StreamSlots
+from directory.services.rights import Check, Threads, check_of
 from directory.services.write_pool import WritePool
 from resolver.errors import StoreUnavailable
 
@@ -74,6 +75,7 @@ def generic_handler(
         method = service.descriptor.methods_by_name[name]
         read = reader(GetMessageClass(method.input_type))
         known_as = f"{service.descriptor.name}/{name}"
+        _refuse_other_threads(service, name, check_of(known_as), streams=method.server_streaming)
         if method.server_streaming:
             behave = _stream(handler, known_as, calls, slots, identities)
             if not method.client_streaming:
@@ -91,6 +93,15 @@ def generic_handler(
             methods[name] = grpc.stream_unary_rpc_method_handler(answer, read, _write)
     every = grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
     return _Admission(every, refusals, writes) if refusals else every
+
+
+def _refuse_other_threads(service: Service, name: str, check: Check, *, streams: bool) -> None:
+    """The row of a method says what it runs on; a server where it is otherwise does not start."""
+    found = Threads.WRITES if name in service.writes else Threads.CALLS
+    if streams:
+        found = Threads.STREAMS
+    if found is not check.threads:
+        raise ValueError(f"{name} runs on {found.value}, and its row says {check.threads.value}")
 
 
 class _Admission(grpc.GenericRpcHandler):

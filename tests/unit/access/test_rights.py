@@ -51,7 +51,8 @@ def test_mkdir_p_does_not_answer_with_what_is_hidden(la: House) -> None:
 
 def test_a_mount_takes_alter_on_the_cluster(la: House) -> None:
     la.grant("bob", "all", "/la/work")
-    mount = entry_pb2.Mount(cluster_id=f"kc-{uuid.uuid4()}", cluster="x", endpoints=["10.0.0.1:9000"])
+    child = f"kc-{uuid.uuid4()}"
+    mount = entry_pb2.Mount(cluster_id=child, cluster="x", endpoints=["10.0.0.1:9000"])
     asked = creating("/la/work/x", mount=mount)
     refused = la.refusal("bob", "CreateEntry", asked)
     assert isinstance(refused, PermissionDenied)
