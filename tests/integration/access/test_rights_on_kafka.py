@@ -67,7 +67,7 @@ def la(
         cluster = Cluster.open(config, lambda: ("127.0.0.1:1",))
         made.append(cluster)
         cluster.start()
-        eventually(lambda: cluster.replica.snapshot)
+        eventually(lambda: cluster.replica.told_revision >= 0)
         reconciler = cluster.reconciler
         assert reconciler is not None
         eventually(lambda: reconciler.status().pinned_cluster_id)

@@ -165,7 +165,7 @@ def house(store: str) -> Iterator[Callable[..., House]]:
             cluster = Cluster.open(config, lambda: ("127.0.0.1:1",))
             cleanup.callback(cluster.stop)
             cluster.start()
-            eventually(lambda: cluster.replica.snapshot)
+            eventually(lambda: cluster.replica.told_revision >= 0)  # later than the snapshot
             return House(cluster)
 
         yield make

@@ -180,3 +180,33 @@ def test_what_kafka_and_kdir_have_for_themselves() -> None:
         assert is_protected(name.replace("_", "."))
     for name in ("__mine", "_schemas", "consumer_offsets", "__consumer_offsets.x"):
         assert not is_protected(name)
+
+
+def test_names_in_kafka_follow_the_path_or_a_rule_of_an_operator(house: Make) -> None:
+    rules = [{"match": "legacy-*", "split_on": "-", "into": "work", "strip_prefix": "legacy-"}]
+    kafka = {"bootstrap": ["127.0.0.1:1"], "ceiling": ["create"], "rules": rules}
+    la = house(kafka=kafka)
+    la.mkdir("/la/work/" + "payments-" * 20)
+    la.grant("bob", "create", "/la/work")
+
+    def named(path: str, name: str) -> directory_pb2.CreateEntryRequest:
+        return creating(path, topic=entry_pb2.Topic(physical_name=name))
+
+    la.ask("bob", "CreateEntry", named("/la/work/a", "work.a"))
+    la.ask("bob", "CreateEntry", named("/la/work/b", ""))
+    la.ask("bob", "CreateEntry", named("/la/work/c", "legacy-c"))
+    outside = [
+        named("/la/work/d", "payments.d"),
+        named("/la/work/d", "work.e"),
+        named("/la/work/d", "legacy-deep-d"),
+        # Too long for a name: what is left of it begins as payments- does.
+        named("/la/work/" + "payments-" * 20 + "/" + "x" * 100, ""),
+    ]
+    for request in outside:
+        refused = la.refusal("bob", "CreateEntry", request)
+        assert isinstance(refused, PermissionDenied)
+        assert "needs ALTER on cluster la" in str(refused)
+    la.grant("bob", "alter", "/la", kind=access_pb2.RESOURCE_KIND_CLUSTER)
+    for number, request in enumerate(outside):
+        request.path += str(number)
+        la.ask("bob", "CreateEntry", request)
