@@ -15,6 +15,8 @@ from directory.config import parse_config
 from directory.kafka.acl import Binding
 from directory.kafka.admin import ConfluentAdmin
 from directory.kafka.contract import Seen
+from directory.namespace.keys import claim_key
+from directory.store.base import Put
 from resolver.errors import Absent, InvalidPhysicalName, KdirError, PermissionDenied
 from tests.acls import shown
 from tests.federation import eventually
@@ -131,6 +133,7 @@ def test_an_internal_topic_that_was_adopted_before_outlives_its_entry(
     here.mkdir("/la/sandbox/deep")
     for path in ("/la/sandbox/x", "/la/sandbox/deep/x"):
         topic(here, path, physical_name=OFFSETS, topic_id=seen.topic_id, partitions=50)
+        here.put(Put(claim_key(OFFSETS), OFFSETS.encode()))
         refused = here.refusal(
             ADMIN, "PlanArming", policies_pb2.PlanArmingRequest(path=path, aspect="configs")
         )

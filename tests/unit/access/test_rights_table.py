@@ -48,8 +48,8 @@ def test_a_method_without_a_row_or_on_other_threads_does_not_start() -> None:
         def handlers(self) -> dict[str, Any]:
             return {}
 
+    check = check_of("AdminService/GetStatus")
     with pytest.raises(ValueError, match=r"GetStatus runs on limits\.writers"):
-        check = check_of("AdminService/GetStatus")
         _refuse_other_threads(Odd(), "GetStatus", check, streams=False)
     for service in SERVICES:
         for method in service.descriptor.methods:
