@@ -27,8 +27,8 @@ from directory.services.interceptors import access
 from directory.services.interceptors.errors import abort_with
 from directory.services.interceptors.malformed import Malformed, no_request, reader
 from directory.services.request_intake import Received, takes_request
-from directory.services.stream_slots import StreamSlots
 from directory.services.rights import Check, Threads, check_of
+from directory.services.stream_slots import StreamSlots
 from directory.services.write_pool import WritePool
 from resolver.errors import StoreUnavailable
 
