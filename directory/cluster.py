@@ -116,7 +116,9 @@ class Cluster:
         self.reconciler = self._reconciler()
         self.reaper = Reaper(self.server_id, store, self.replica, self.writer)
         self._maintenance = Maintenance(
-            store, self.history.index, Keeping(events=config.limits.kept_changes)
+            store,
+            self.history.index,
+            Keeping(events=limits.kept_changes, event_bytes=limits.kept_change_bytes),
         )
         self.beside: Callable[[], Iterable[Cluster]] = tuple
         """The clusters that the same process hosts, whether they know each other or not."""

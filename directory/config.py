@@ -65,8 +65,23 @@ class Limits:
     """With the store away, reads are answered (marked stale) for so long."""
     message_bytes: int = 4 * 1024 * 1024
     """Largest request."""
+    metadata_bytes: int = 16 * 1024
+    """Metadata of one call, its bearer token included."""
     batch_paths: int = 10_000
     """Paths of one BatchResolve."""
+    list_items: int = 1_000
+    """Elements of any other list or map of a request; what an entry holds has bounds of its own."""
+    text_bytes: int = 16 * 1024
+    """Any one text of a request, such as a token; paths and entries have bounds of their own."""
+    answer_bytes: int = 4 * 1024 * 1024
+    """One answer: a page of a listing, scan or history ends there, and the paths of a batch that
+    are left get LIMIT_EXCEEDED."""
+    unsent_bytes: int = 256 * 1024 * 1024
+    """Large answers that their callers have not taken yet, of all callers."""
+    principal_unsent_bytes: int = 64 * 1024 * 1024
+    """The same of one caller."""
+    remembered_bytes: int = 64 * 1024 * 1024
+    """Answers that are remembered of each cluster, while nothing changes."""
     streams: int = 2_000
     """Watches, scans and links at a time; one in eight is for links only."""
     principal_streams: int = 1_000
@@ -82,6 +97,8 @@ class Limits:
     waiting_reads: int = 32
     """Reads that wait for a revision that their token names and this server has not seen yet, at a
     time; they hold no thread of ``workers``."""
+    principal_waiting_reads: int = 8
+    """The same of one caller: a principal, or a connection where callers are not identified."""
     writers: int = 16
     """Threads for calls that may wait for the store or for Kafka."""
     waiting_writes: int = 256
@@ -119,6 +136,8 @@ class Limits:
     """The same in bytes of changes; as many are kept in memory for all watchers together."""
     kept_changes: int = 100_000
     """Change events kept in the store."""
+    kept_change_bytes: int = 256 * 1024 * 1024
+    """The same in bytes."""
     policy_text_bytes: int = 4_096
     """One text of an entry: owner, description, a key or value of a map, a name."""
     policy_tags: int = 64

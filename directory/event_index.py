@@ -2,7 +2,7 @@
 
 Rows of events are found by their change ids, which lie about, not exactly, in the order of their
 revisions. The index is read from the store once, when somebody first asks for what is older than
-this server, and kept current by what the replica applies. It costs some 100 bytes a row.
+this server, and kept current by what the replica applies. It costs some 200 bytes a row.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from directory.namespace.keys import EVENT
 from directory.store.base import Put, Store
@@ -20,6 +20,17 @@ from directory.store.replica import Applied
 __all__ = ["EventIndex"]
 
 _PAGE: Final = 1_000
+_READ_BYTES: Final = 4 << 20
+"""About so many bytes of events are read from the store at a time; one row may be more."""
+
+
+class _Row(NamedTuple):
+    """One row of events; rows are in the order of their revisions."""
+
+    revision: int
+    key: bytes
+    size: int
+    """Bytes of its value."""
 
 
 class EventIndex:
@@ -31,33 +42,34 @@ class EventIndex:
         self._building: Final = threading.Lock()
         self._complete = False
         self._begin = 0  # rows of later revisions came by ``applied``
-        self._revisions: list[int] = []
-        self._keys: list[bytes] = []
+        self._rows: list[_Row] = []
         self._removed: set[bytes] = set()
-        self._events = 0  # in all rows of _keys
+        self._events = 0  # in all rows
+        self._bytes = 0  # of all rows
 
     def applied(self, applied: Applied) -> None:
         """Takes in what one step wrote or removed."""
         with self._lock:
             if applied.reloaded:
                 self._complete, self._begin = False, applied.revision
-                self._revisions, self._keys, self._removed, self._events = [], [], set(), 0
+                self._rows, self._removed = [], set()
+                self._events = self._bytes = 0
                 return
             for write in applied.writes:
                 if not write.key.startswith(EVENT) or write.key == FLOOR_KEY:
                     continue
                 if isinstance(write, Put):
-                    self._revisions.append(applied.revision)
-                    self._keys.append(write.key)
+                    self._rows.append(_Row(applied.revision, write.key, len(write.value)))
                     self._events += event_count(write.key)
+                    self._bytes += len(write.value)
                 else:
                     self._removed.add(write.key)
             if len(self._removed) > _PAGE:
                 self._compact()
 
-    def oldest(self, keep_events: int, limit: int) -> Sequence[tuple[int, bytes]]:
+    def oldest(self, keep_events: int, keep_bytes: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """At most ``limit`` of the oldest rows that are in excess of the newest ``keep_events``
-        events, oldest first, as (revision, key).
+        events or ``keep_bytes`` bytes, oldest first, as (revision, key).
 
         Raises:
             StoreAway
@@ -65,13 +77,16 @@ class EventIndex:
         self._build()
         with self._lock:
             self._compact()
-            excess = self._events - keep_events
+            events, size = self._events, self._bytes
             rows: list[tuple[int, bytes]] = []
-            for revision, key in zip(self._revisions, self._keys, strict=True):
-                excess -= event_count(key)
-                if excess < 0 or len(rows) == limit:
+            for row in self._rows:
+                events -= event_count(row.key)
+                is_within = size <= keep_bytes
+                size -= row.size
+                # Of events at least so many stay; of bytes at most.
+                if (events < keep_events and is_within) or len(rows) == limit:
                     break
-                rows.append((revision, key))
+                rows.append((row.revision, row.key))
             return rows
 
     def forget(self, keys: Iterable[bytes]) -> None:
@@ -97,16 +112,19 @@ class EventIndex:
         """
         self._build()
         with self._lock:
-            begin = bisect_right(self._revisions, after)
-            last = bisect_right(self._revisions, until)
-            end, count = begin, 0
-            while end < last and count < events:
-                count += event_count(self._keys[end])
+            begin = bisect_right(self._rows, after, key=_revision)
+            last = bisect_right(self._rows, until, key=_revision)
+            end, count, size = begin, 0, 0
+            while end < last and count < events and size < _READ_BYTES:
+                count += event_count(self._rows[end].key)
+                size += self._rows[end].size
                 end += 1
             # In a store that was filled many rows share one revision.
-            end = min(last, bisect_right(self._revisions, self._revisions[end - 1])) if end else 0
-            wanted = dict(zip(self._keys[begin:end], self._revisions[begin:end], strict=True))
-            reached = self._revisions[end - 1] if begin < end < last else until
+            if end:
+                same = bisect_right(self._rows, self._rows[end - 1].revision, key=_revision)
+                end = min(last, same)
+            wanted = {row.key: row.revision for row in self._rows[begin:end]}
+            reached = self._rows[end - 1].revision if begin < end < last else until
         return self._fetch(wanted), reached
 
     def read_back(self, before: int, limit: int) -> list[tuple[int, Events]]:
@@ -118,14 +136,16 @@ class EventIndex:
         self._build()
         with self._lock:
             self._compact()
-            end = begin = bisect_left(self._revisions, before)
-            count = 0
-            while begin and count < limit:
+            end = begin = bisect_left(self._rows, before, key=_revision)
+            count = size = 0
+            while begin and count < limit and size < _READ_BYTES:
                 begin -= 1
-                count += event_count(self._keys[begin])
+                count += event_count(self._rows[begin].key)
+                size += self._rows[begin].size
             # A revision is read whole: in a store that was filled many rows share one.
-            begin = bisect_left(self._revisions, self._revisions[begin]) if begin < end else begin
-            wanted = dict(zip(self._keys[begin:end], self._revisions[begin:end], strict=True))
+            if begin < end:
+                begin = bisect_left(self._rows, self._rows[begin].revision, key=_revision)
+            wanted = {row.key: row.revision for row in self._rows[begin:end]}
         return self._fetch(wanted)[::-1]
 
     def _fetch(self, wanted: dict[bytes, int]) -> list[tuple[int, Events]]:
@@ -162,27 +182,31 @@ class EventIndex:
                 with self._lock:
                     if self._begin != begin:
                         continue  # loaded anew meanwhile
-                    self._revisions[:0] = [revision for revision, _ in older]
-                    self._keys[:0] = [key for _, key in older]
-                    self._events += sum(event_count(key) for _, key in older)
+                    self._rows[:0] = older
+                    self._events += sum(event_count(row.key) for row in older)
+                    self._bytes += sum(row.size for row in older)
                     self._complete = True
 
-    def _scan(self, until: int) -> list[tuple[int, bytes]]:
-        older: list[tuple[int, bytes]] = []
-        after = FLOOR_KEY
-        while rows := self._store.read(EVENT, limit=_PAGE, after=after):
-            older += [(row.revision, row.key) for row in rows if row.revision <= until]
+    def _scan(self, until: int) -> list[_Row]:
+        older: list[_Row] = []
+        after, limit = FLOOR_KEY, _PAGE // 10
+        while rows := self._store.read(EVENT, limit=limit, after=after):
+            # Rows may be large: the next page is as many as were about as large as these.
+            size = 1 + sum(len(row.value) for row in rows) // len(rows)
+            limit = max(1, min(_PAGE, _READ_BYTES // size))
+            older += [
+                _Row(row.revision, row.key, len(row.value)) for row in rows if row.revision <= until
+            ]
             after = rows[-1].key
         return sorted(older)
 
     def _compact(self) -> None:
         if self._removed:
-            kept = [
-                (revision, key)
-                for revision, key in zip(self._revisions, self._keys, strict=True)
-                if key not in self._removed
-            ]
-            self._revisions = [revision for revision, _ in kept]
-            self._keys = [key for _, key in kept]
-            self._events = sum(map(event_count, self._keys))
+            self._rows = [row for row in self._rows if row.key not in self._removed]
+            self._events = sum(event_count(row.key) for row in self._rows)
+            self._bytes = sum(row.size for row in self._rows)
             self._removed = set()
+
+
+def _revision(row: _Row) -> int:
+    return row.revision

@@ -8,6 +8,7 @@ large as the load makes them, and a lone caller pays nothing.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -35,11 +36,25 @@ def ask_together(
     options: Options,
     timeout_seconds: float,
 ) -> list[Reply | KdirError]:
-    """One call for all paths; what went wrong with one of them stands in its place.
+    """One call for all paths, or more where the server's limits ask for it; what went wrong with a
+    path stands in its place.
 
     Raises:
         KdirError: the call itself failed, or its answer is none.
     """
+    return _ask(transport, endpoint, paths, options, time.monotonic() + timeout_seconds)
+
+
+def _ask(
+    transport: Transport,
+    endpoint: str,
+    paths: Sequence[Path],
+    options: Options,
+    deadline: float,
+) -> list[Reply | KdirError]:
+    timeout_seconds = deadline - time.monotonic()
+    if timeout_seconds <= 0:
+        raise errors.DeadlineExceeded(f"{endpoint}: no answer in time to {len(paths)} paths")
     prefer, token, no_follow, recursive = options
     name = "ResolveService.Resolve" if len(paths) == 1 else "ResolveService.BatchResolve"
     request = method(name).request(token=token, recursive=recursive, no_follow=no_follow)
@@ -51,16 +66,32 @@ def ask_together(
     request.paths.extend(map(str, paths))
     try:
         response = transport.call(endpoint, method(name), request, timeout_seconds)
-    except errors.LimitExceeded:
+    except errors.LimitExceeded as error:
+        if not _is_of_paths(error):
+            raise  # more calls would only add to the server's load
         # Servers may take fewer paths a call than they do by default.
         middle = len(paths) // 2
         halves = paths[:middle], paths[middle:]
         return [
-            reply
-            for half in halves
-            for reply in ask_together(transport, endpoint, half, options, timeout_seconds)
+            reply for half in halves for reply in _ask(transport, endpoint, half, options, deadline)
         ]
-    return list(decode.batch(response, paths))
+    replies = list(decode.batch(response, paths))
+    over = [place for place, reply in enumerate(replies) if _is_of_paths(reply)]
+    if over and len(over) < len(paths):
+        # The answers were too large for one call. Each further call answers one path at least.
+        rest = _ask(transport, endpoint, [paths[place] for place in over], options, deadline)
+        for place, reply in zip(over, rest, strict=True):
+            replies[place] = reply
+    return replies
+
+
+def _is_of_paths(reply: object) -> bool:
+    """True if a server refuses so many paths in one call, or so many bytes of them or of their
+    answers; not where it has too many calls.
+    """
+    return isinstance(reply, errors.LimitExceeded) and (
+        reply.metadata.get("field") == "paths" or "message larger than max" in reply.message
+    )
 
 
 class _Waiter:

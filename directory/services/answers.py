@@ -16,7 +16,7 @@ from directory.config import SiteLink
 from directory.federation import facts
 from directory.federation.federation import unix_ms
 from directory.federation.referral import Direction, NoWay, Refer
-from directory.namespace.entry import Entry, Kind, Link
+from directory.namespace.entry import NO_POLICIES, ROOT_ID, Entry, Kind, Link
 from directory.namespace.lookup import (
     DirectoryAt,
     LinkAt,
@@ -62,6 +62,9 @@ class Answers:
         self._answer_seconds = limits.answer_seconds
         self._absent_seconds = limits.absent_seconds
         self._referral_seconds = limits.referral_seconds
+        self._left_bytes = limits.remembered_bytes
+        self._holders: dict[int, int] = {}
+        """By directory the nearest, itself or above, that sets policies: it shares what holds."""
         self._effective: dict[int, policies_pb2.Policies | None] = {}
 
     def resolve(
@@ -150,12 +153,22 @@ class Answers:
 
     def inherited(self, directory_id: int) -> policies_pb2.Policies | None:
         """The effective policies of a directory; None where nobody set anything."""
-        if directory_id not in self._effective:
-            levels = facts.inherited_policies(self._snapshot)
-            levels += levels_of(self._snapshot, directory_id)
-            message = policies_to_proto(effective(levels)) if levels else None
-            self._effective[directory_id] = message
-        return self._effective[directory_id]
+        holder = self._holders.get(directory_id)
+        if holder is None:
+            holder = self._holders[directory_id] = _nearest_with_policies(
+                self._snapshot, directory_id
+            )
+        if holder in self._effective:
+            return self._effective[holder]
+        levels = facts.inherited_policies(self._snapshot)
+        levels += levels_of(self._snapshot, holder)
+        message = policies_to_proto(effective(levels)) if levels else None
+        # Large policies are few, as long as nobody makes many: then they are made each time.
+        size = 0 if message is None else message.ByteSize()
+        if size <= self._left_bytes:
+            self._left_bytes -= size
+            self._effective[holder] = message
+        return message
 
     def _rewrite(
         self, where: Path, link: Link | SiteLink, rest: tuple[str, ...], out: resolve_pb2.Rewrite
@@ -219,3 +232,12 @@ class Answers:
         out.endpoints.extend(answer.endpoints[:20])
         out.lifetime_seconds = self._referral_seconds
         out.age_seconds = max(0, unix_ms() - answer.word_ms) // 1000
+
+
+def _nearest_with_policies(snapshot: Snapshot, directory_id: int) -> int:
+    node = snapshot.node(directory_id)
+    while node is not None:
+        if node.directory.policies is not NO_POLICIES and node.directory.policies != NO_POLICIES:
+            return node.entry_id
+        node = snapshot.node(node.parent_id) if node.parent_id else None
+    return ROOT_ID

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
+from directory.services.caller_slots import CallerSlots
 from directory.store.replica import Replica, ReplicaState
 from resolver.errors import NotReady, TokenExpired, Unreachable
 from resolver.token import Position, Token
@@ -28,12 +28,12 @@ def read_at(
     max_stale_seconds: float,
     token: str,
     call: Call,
-    places: threading.Semaphore | None = None,
+    places: CallerSlots | None = None,
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Snapshot:
     """The snapshot to answer from, at least as new as the token's position of this cluster.
-    Positions of other clusters are ignored. ``places``: for those that wait at a time; None: as
-    many as come; ``waiting`` is put around the wait of each of them.
+    Positions of other clusters are ignored. ``places``: for those that wait at a time, in all and
+    of one caller; None: as many as come; ``waiting`` is put around the wait of each of them.
 
     Raises:
         NotReady: nothing is loaded yet, or too many wait already.
@@ -62,18 +62,14 @@ def read_at(
     seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
     if places is None:
         waited = replica.wait_for(position.revision, seconds)
-    elif places.acquire(blocking=False):
-        try:
-            with waiting():
-                waited = replica.wait_for(position.revision, seconds)
-        finally:
-            places.release()
     else:
-        raise NotReady(
+        refusal = NotReady(
             f"revision {position.revision} is not known here yet, and too many calls wait for "
             f"theirs already",
             revision=position.revision,
         )
+        with places.hold(call, refusal), waiting():
+            waited = replica.wait_for(position.revision, seconds)
     _refuse_expired(position, waited)  # a restore in the meantime satisfies any revision
     return waited
 

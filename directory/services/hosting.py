@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from kdir.v1 import federation_pb2, resolve_pb2
 
@@ -15,15 +14,25 @@ from directory.namespace.entry import Kind
 from directory.namespace.snapshot import Snapshot
 from directory.services.answers import kind_of
 from directory.services.call import CURRENT, Call
+from directory.services.caller_slots import CallerSlots
 from directory.services.consistency import read_at
 from directory.services.guarding import Guarding
 from directory.services.ready import Ready, error_part, with_authority_index
 from directory.services.sight import Sight
 from directory.store.replica import ReplicaState
-from resolver.errors import InvalidArgument, InvalidPath, KdirError, NotAuthoritative
+from resolver.errors import (
+    InvalidArgument,
+    InvalidPath,
+    KdirError,
+    LimitExceeded,
+    NotAuthoritative,
+)
 from resolver.path import Path
 
-__all__ = ["Hosting"]
+__all__ = ["Hosting", "answers_full"]
+
+_LOOK: Final = 64
+"""So many paths of a batch are answered between two looks at the deadline and the bytes."""
 
 T = TypeVar("T")
 
@@ -44,7 +53,7 @@ class Hosting:
         self._only = self.clusters[0] if len(self.clusters) == 1 else None
         self.guarding = Guarding()
         self._kept: dict[Cluster, Ready] = {}
-        self._places = threading.BoundedSemaphore(self.limits.waiting_reads)
+        self._places = CallerSlots(self.limits.waiting_reads, self.limits.principal_waiting_reads)
 
     def pick(self, path: Path) -> Cluster:
         """The cluster whose mount is the longest prefix of the path; else the topmost: it refers;
@@ -186,19 +195,28 @@ class Hosting:
         """
         paths = list(request.paths)
         if self._only is not None:
-            authority, outcomes = self._outcomes(self._only, paths, request, call)
+            left = self.limits.answer_bytes
+            authority, outcomes = self._outcomes(self._only, paths, request, call, left)
             return b"".join([authority, *outcomes])
         outcomes = [b""] * len(paths)
+        left = self.limits.answer_bytes
         places: dict[Cluster, list[int]] = {}
         for place, text in enumerate(paths):
+            if place % _LOOK == 0:
+                call.check()
             try:
                 places.setdefault(self.pick(Path.parse(text)), []).append(place)
-            except InvalidPath as error:
+            except InvalidPath as invalid:
+                error: KdirError = invalid
+                if left < 0:
+                    error = answers_full(self.limits.answer_bytes)
                 outcomes[place] = error_part(error)
+                left -= len(outcomes[place])
         authorities: list[bytes] = []
         for cluster, asked in places.items():
             texts = [paths[place] for place in asked]
-            authority, answers = self._outcomes(cluster, texts, request, call)
+            authority, answers = self._outcomes(cluster, texts, request, call, left)
+            left -= sum(map(len, answers))
             index = len(authorities)
             if authority:
                 authorities.append(authority)
@@ -212,21 +230,54 @@ class Hosting:
         paths: Sequence[str],
         request: resolve_pb2.BatchResolveRequest,
         call: Call,
+        most_bytes: int,
     ) -> tuple[bytes, list[bytes]]:
-        """One cluster's parts of a batch; no authority where the cluster cannot answer at all."""
+        """One cluster's parts of a batch; no authority where the cluster cannot answer at all. Once
+        they are ``most_bytes``, the paths that are left get LIMIT_EXCEEDED.
+        """
         try:
             cluster.check_mounted()
             snapshot = self.read(cluster, request.token, call)
         except KdirError as error:
-            return b"", [error_part(_error_of(text) or error) for text in paths]
+            parts = []
+            for place, text in enumerate(paths):
+                if place % _LOOK == 0:
+                    call.check()
+                parts.append(error_part(_error_of(text) or error))
+            return b"", self._cut(parts, len(parts), most_bytes - sum(map(len, parts)))
         ready = self._ready(cluster, snapshot)
         authority = ready.authority(cluster.authority(snapshot))
         prefer = kind_of(request.prefer)
         sight = self.sight(cluster, snapshot, call)
-        if sight.sees_all:
-            return authority, ready.outcomes(paths, prefer, no_follow=request.no_follow)
         no_follow = request.no_follow
-        return authority, [_seen(sight, ready, text, prefer, no_follow) for text in paths]
+        outcomes: list[bytes] = []
+        for start in range(0, len(paths), _LOOK):
+            call.check()
+            texts = paths[start : start + _LOOK]
+            if sight.sees_all:
+                parts = ready.outcomes(texts, prefer, no_follow=no_follow)
+            else:
+                parts = [_seen(sight, ready, text, prefer, no_follow) for text in texts]
+            most_bytes -= sum(map(len, parts))
+            outcomes += parts
+            if most_bytes < 0:
+                return authority, self._cut(outcomes, len(paths), most_bytes)
+        return authority, outcomes
+
+    def _cut(self, outcomes: list[bytes], count: int, over_bytes: int) -> list[bytes]:
+        """The outcomes of so many paths, of which those that do not fit are refused. The first is
+        never: who asks again for the others gets on.
+        """
+        kept = len(outcomes)
+        while kept > 1 and over_bytes < 0:
+            kept -= 1
+            over_bytes += len(outcomes[kept])
+        if kept == count:
+            return outcomes
+        return [
+            *outcomes[:kept],
+            *[error_part(answers_full(self.limits.answer_bytes))] * (count - kept),
+        ]
 
     def _ready(self, cluster: Cluster, snapshot: Snapshot) -> Ready:
         """What is remembered of this very snapshot; if that is of another one, it is forgotten."""
@@ -242,6 +293,16 @@ def _seen(sight: Sight, ready: Ready, text: str, prefer: Kind | None, no_follow:
         return sight.outcome(ready, text, prefer, no_follow=no_follow)
     except KdirError as error:
         return error_part(error)
+
+
+def answers_full(most_bytes: int) -> LimitExceeded:
+    """What a path of a batch gets for which there is no room in the answer."""
+    return LimitExceeded(
+        f"the answers before it have {most_bytes} bytes, as many as one call gets; ask for it in "
+        f"another",
+        field="paths",
+        limit=most_bytes,
+    )
 
 
 def _meant(cluster: Cluster) -> Cluster:

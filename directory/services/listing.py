@@ -34,7 +34,6 @@ __all__ = ["list_entries"]
 
 _CHUNK: Final = 500
 """So many entries are listed between two looks whether the caller still waits."""
-_PAGE_BYTES: Final = 3 * 1024 * 1024
 _TOPIC, _CONTAINER = "t", "c"
 
 
@@ -75,7 +74,8 @@ def list_entries(
     inherited = answers.inherited(node.entry_id)
     if inherited is not None:
         response.inherited.CopyFrom(inherited)
-    last = _fill(response, snapshot, node, path, request, size, after, call, sight)
+    most_bytes = cluster.config.limits.answer_bytes
+    last = _fill(response, snapshot, node, path, request, size, most_bytes, after, call, sight)
     if last is not None:
         place = _CONTAINER if last.container else _TOPIC
         response.next_page_token = str(
@@ -136,6 +136,7 @@ def _fill(  # noqa: PLR0913, PLR0917 - one caller
     path: Path,
     request: directory_pb2.ListEntriesRequest,
     size: int,
+    most_bytes: int,
     after: Cursor | None,
     call: Call,
     sight: Sight,
@@ -149,7 +150,7 @@ def _fill(  # noqa: PLR0913, PLR0917 - one caller
     used = 0
     last: Cursor | None = None
     while True:
-        full = len(response.entries) >= size or used >= _PAGE_BYTES
+        full = len(response.entries) >= size or used >= most_bytes
         if full and not hides:
             return after
         part: Page = page(
@@ -166,7 +167,7 @@ def _fill(  # noqa: PLR0913, PLR0917 - one caller
             is_topic = isinstance(one, ListedTopic)
             if hides and not sight.sees((*above, *one.relative), is_topic=is_topic):
                 continue
-            if full:
+            if full or used >= most_bytes:
                 return last  # there is more; and it is not a hidden entry that the token names
             last = Cursor(one.relative, not is_topic)
             where = f"{base}/{'/'.join(one.relative)}"
@@ -180,7 +181,7 @@ def _fill(  # noqa: PLR0913, PLR0917 - one caller
                 entry_to_proto(one.entry, where, below, response.entries.add())
                 if hides:
                     fill_seen(sight, (*above, *one.relative), response.entries[-1])
-                used += 200 + len(where)
+                used += response.entries[-1].ByteSize()
         after = part.after
         if after is None:
             return None

@@ -29,7 +29,7 @@ from resolver.status import from_outcome, to_outcome
 __all__ = ["Ready", "authority_part", "error_part", "with_authority_index"]
 
 _MOST_OUTCOMES: Final = 1 << 16
-"""With their paths some 25 MB."""
+"""With their paths some 25 MB; with large policies ``remembered_bytes`` comes first."""
 _REST: Final = 3 * _MOST_OUTCOMES
 _MOST_DIRECTORIES: Final = 1 << 14
 
@@ -63,7 +63,9 @@ class Ready:
         "_answers",
         "_authority",
         "_directories",
+        "_left_bytes",
         "_lifetime_seconds",
+        "_most_bytes",
         "_outcomes",
         "_snapshot",
         "_splicers",
@@ -81,6 +83,7 @@ class Ready:
         self._splicers: dict[str, Splicer] = {}
         self._unremembered = 0
         self._lifetime_seconds = cluster.config.limits.answer_seconds
+        self._most_bytes = self._left_bytes = cluster.config.limits.remembered_bytes
 
     def is_of(self, snapshot: Snapshot, view: View) -> bool:
         """Whether it still holds."""
@@ -139,8 +142,9 @@ class Ready:
                 return None
             inherited = self._answers.inherited(node.entry_id)
             splicer = Splicer(node, self._lifetime_seconds, inherited)
-            if len(self._splicers) >= _MOST_DIRECTORIES:
-                self._splicers.clear()
+            self._left_bytes -= splicer.size
+            if len(self._splicers) >= _MOST_DIRECTORIES or self._left_bytes < 0:
+                self._forget()
             self._splicers[above] = splicer
         part = splicer.part(text, name)
         return None if part is None else self._remember(text, part)
@@ -186,16 +190,24 @@ class Ready:
         return response.SerializeToString(), kind
 
     def _remember(self, text: str, part: bytes) -> bytes:
-        if len(self._outcomes) < _MOST_OUTCOMES:
+        left = self._left_bytes - len(part)
+        if len(self._outcomes) < _MOST_OUTCOMES and left >= 0:
+            self._left_bytes = left
             self._outcomes[text] = part
             return part
         # Full. Where paths are asked from all over a big tree, remembering is half of the cost and
         # of no use: so it rests for a while before it begins anew.
         self._unremembered += 1
         if self._unremembered >= _REST:
-            self._outcomes.clear()
-            self._unremembered = 0
+            self._forget()
         return part
+
+    def _forget(self) -> None:
+        """Begins anew. What another thread adds meanwhile is counted a little wrong, no more."""
+        self._outcomes.clear()
+        self._splicers.clear()
+        self._unremembered = 0
+        self._left_bytes = self._most_bytes
 
     def _see_directory(self, text: str) -> Node | None:
         try:

@@ -4,7 +4,7 @@ Uses the client's own resolver, so that there is one walk and one set of checks;
 very server are answered in place. Others are asked with the caller's own token, never with this
 server's rights: a caller who is known by its certificate alone cannot be spoken for. Answers got
 for one caller are not given to another, nor to the same one later. Refuses to walk for more at a
-time than there are threads for answers.
+time than there are threads for answers, and for one caller than half of them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from directory.authorization.principals import ANONYMOUS
 from directory.identity.callers import BEARER
 from directory.identity.dialling import Dialling
 from directory.services.call import CURRENT, REQUEST_ID_KEY, Call
+from directory.services.caller_slots import CallerSlots
+from directory.services.hosting import answers_full
 from directory.services.rpc import Handler
 from resolver.client import Resolver
 from resolver.errors import InvalidPath, KdirError, LimitExceeded, Unimplemented
@@ -36,6 +38,7 @@ from resolver.transport import GrpcTransport, Method, Stream
 __all__ = ["Recursion"]
 
 _MOST_CALLERS: Final = 64
+_LOOK: Final = 64
 _KINDS: Final = frozenset(entry_pb2.EntryKind.values())
 
 
@@ -107,13 +110,15 @@ class Recursion:
         most_at_once: int,
         dialling: Dialling | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        answer_bytes: int = 4 << 20,
     ) -> None:
         self._waiting = waiting
         self._own = own
         self._handlers = handlers
         self._dialling = dialling or Dialling(None)
         self._others = GrpcTransport(self._dialling, metadata=_request_id)
-        self._places = threading.BoundedSemaphore(most_at_once)
+        self._answer_bytes = answer_bytes
+        self._places = CallerSlots(most_at_once, max(1, most_at_once // 2))
         self._lock = threading.Lock()
         self._resolvers: OrderedDict[_Caller, Resolver] = OrderedDict()
 
@@ -157,9 +162,15 @@ class Recursion:
         ends = iter(self._ends([one for one in parsed if isinstance(one, Path)], request, call))
         response = resolve_pb2.BatchResolveResponse()
         indexes: dict[bytes, int] = {}
-        for one in parsed:
+        left = self._answer_bytes
+        for number, one in enumerate(parsed):
+            if number % _LOOK == 0:
+                call.seconds_left()
             outcome = response.outcomes.add()
             end = Failed(one) if isinstance(one, KdirError) else next(ends)
+            if left <= 0:
+                outcome.error.CopyFrom(to_outcome(answers_full(self._answer_bytes)))
+                continue
             if isinstance(end, Failed):
                 outcome.error.CopyFrom(to_outcome(end.error))
             elif isinstance(end, Found | NotThere):
@@ -170,6 +181,7 @@ class Recursion:
                 _fill(end, outcome)
                 if isinstance(end, Found):
                     outcome.resolution.authority_index = index
+            left -= outcome.ByteSize()
         return response
 
     def _ends(
@@ -178,7 +190,7 @@ class Recursion:
         request: resolve_pb2.ResolveRequest | resolve_pb2.BatchResolveRequest,
         call: Call,
     ) -> list[End]:
-        with self._place():
+        with self._place(call):
             walks = self._resolver_of(call).walk_many(
                 paths,
                 prefer=request.prefer if request.prefer in _KINDS else 0,
@@ -189,16 +201,12 @@ class Recursion:
         return [walk.next() for walk in walks]  # type: ignore[misc] # they have ended
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
-        if not self._places.acquire(blocking=False):
-            raise LimitExceeded(
-                "too many recursive calls at once; follow the referrals instead, or try again"
-            )
-        try:
-            with self._waiting():
-                yield
-        finally:
-            self._places.release()
+    def _place(self, call: Call) -> Iterator[None]:
+        refusal = LimitExceeded(
+            "too many recursive calls at once; follow the referrals instead, or try again"
+        )
+        with self._places.hold(call, refusal), self._waiting():
+            yield
 
     def _resolver_of(self, call: Call) -> Resolver:
         """One for each caller: it remembers where that caller was referred to, and no answer. Who

@@ -33,6 +33,7 @@ class ResolveService(Service):
             hosting.limits.workers,
             hosting.clusters[0].dialling,
             hosting.waiting,
+            hosting.limits.answer_bytes,
         )
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -58,6 +59,7 @@ class ResolveService(Service):
         if len(request.paths) > limit:
             raise LimitExceeded(
                 f"paths: found {len(request.paths)}; at most {limit} in one call would be right",
+                field="paths",
                 limit=limit,
             )
         if request.recursive and self._recursion.may_speak_for(call):

@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
@@ -26,13 +27,15 @@ from directory.services.call import CURRENT, Call
 from directory.services.interceptors import access
 from directory.services.interceptors.errors import abort_with
 from directory.services.interceptors.malformed import Malformed, no_request, reader
+from directory.services.interceptors.request_bounds import RequestBounds
 from directory.services.request_intake import Received, takes_request
 from directory.services.rights import Check, Threads, check_of
 from directory.services.stream_slots import StreamSlots
+from directory.services.unsent_answers import LARGE_BYTES, UnsentAnswers
 from directory.services.write_pool import WritePool
 from resolver.errors import StoreUnavailable
 
-__all__ = ["Service", "generic_handler"]
+__all__ = ["CallBounds", "Service", "generic_handler"]
 
 Request = TypeVar("Request", bound=Message)
 Handler = Callable[[Any, Call], Any]
@@ -54,17 +57,29 @@ class Service(ABC):
         """By method name, as in the contract. What is not there is UNIMPLEMENTED."""
 
 
+@dataclass(frozen=True, slots=True)
+class CallBounds:
+    """What bounds the calls of one server."""
+
+    streams: StreamSlots
+    """Open streams."""
+    requests: RequestBounds
+    """What a request holds."""
+    answers: UnsentAnswers
+    """Answers that wait to be read."""
+
+
 def generic_handler(
     service: Service,
     call_seconds: float,
     streams: ThreadPoolExecutor,
     writes: WritePool,
     calls: CallMetrics,
-    slots: StreamSlots,
+    bounds: CallBounds,
     identities: Identities | None = None,
 ) -> grpc.GenericRpcHandler:
-    """The gRPC face of a service; ``calls`` counts what comes, ``slots`` bounds open streams,
-    ``identities`` says who calls; None: nobody is told from anybody else.
+    """The gRPC face of a service; ``calls`` counts what comes, ``identities`` says who calls; None:
+    nobody is told from anybody else.
 
     Also where the contract has one request, gRPC is told that there may be many: on the wire it is
     the same, and so the request is received before the call takes a thread (``request_intake``).
@@ -73,17 +88,19 @@ def generic_handler(
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, handler in service.handlers().items():
         method = service.descriptor.methods_by_name[name]
-        read = reader(GetMessageClass(method.input_type))
+        read = reader(GetMessageClass(method.input_type), bounds.requests)
         known_as = f"{service.descriptor.name}/{name}"
         _refuse_other_threads(service, name, check_of(known_as), streams=method.server_streaming)
         if method.server_streaming:
-            behave = _stream(handler, known_as, calls, slots, identities)
+            behave = _stream(handler, known_as, calls, bounds.streams, identities)
             if not method.client_streaming:
                 behave = takes_request(_with_first(behave))
             behave.experimental_thread_pool = streams  # type: ignore[attr-defined]
             methods[name] = grpc.stream_stream_rpc_method_handler(behave, read, _write)
         else:
-            answer = takes_request(_unary(handler, known_as, calls, call_seconds, identities))
+            answer = takes_request(
+                _unary(handler, known_as, calls, call_seconds, identities, bounds.answers)
+            )
             if name in service.writes:
                 answer.experimental_thread_pool = writes  # type: ignore[attr-defined]
                 refuse = takes_request(_unary(_refusing(writes), known_as, calls, call_seconds))
@@ -155,6 +172,7 @@ def _unary(
     calls: CallMetrics,
     call_seconds: float,
     identities: Identities | None = None,
+    unsent: UnsentAnswers | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Any]:
     # This is the way of every call, a million of them a minute: what can be looked up once is.
     clock, observe = time.monotonic, calls.unary(method, "OK").observe
@@ -178,6 +196,10 @@ def _unary(
             if type(request) is Malformed:
                 raise request.error
             answer = handler(request, call)
+            if unsent is not None:
+                answer = _write(answer)
+                if len(answer) > LARGE_BYTES:
+                    unsent.hold(context, call, len(answer))
             seconds = clock() - started
             observe(seconds)
             if is_wanted():

@@ -32,7 +32,6 @@ from resolver.path import Path
 __all__ = ["ScanService"]
 
 _PAGE: Final = 5_000
-_PAGE_BYTES: Final = 3 * 1024 * 1024
 _MAX_SHARDS: Final = 1_024
 _HELD: Final = 8
 _LOOK: Final = 512
@@ -162,6 +161,7 @@ def _fill(
     place, after = _place(token)
     begin = bisect.bisect_left(scan.places, (place,)) if token is not None else 0
     entries, owners = response.entries, response.owners
+    most_bytes = cluster.config.limits.answer_bytes
     used = passed = 0
     last = ""
     for directory, directory_id in scan.places[begin:]:
@@ -182,12 +182,12 @@ def _fill(
                 continue
             if shards > 1 and zlib.crc32(name.encode()) % shards != shard:
                 continue
-            if len(entries) >= size or used >= _PAGE_BYTES:
+            if len(entries) >= size or used >= most_bytes:
                 return last
             entry = entries.add()
             record_to_proto(record, f"{base}/{name}", entry)
             owners.append((entry.policies.owner if entry.HasField("policies") else "") or owner)
-            used += len(record) + len(base) + 32
+            used += len(record) + len(base) + 32 + len(owners[-1])
             last = "/".join((*directory, name))
     return ""
 

@@ -25,13 +25,15 @@ from directory.services.call_pool import CallPool
 from directory.services.entries import DirectoryService
 from directory.services.federation import FederationService
 from directory.services.hosting import Hosting
+from directory.services.interceptors.request_bounds import RequestBounds
 from directory.services.policies import PolicyService
 from directory.services.request_intake import RequestIntake, unsupported
 from directory.services.resolve import ResolveService
-from directory.services.rpc import generic_handler
+from directory.services.rpc import CallBounds, generic_handler
 from directory.services.scan import ScanService
 from directory.services.standard import Health, Reflection
 from directory.services.stream_slots import StreamPool, StreamSlots
+from directory.services.unsent_answers import UnsentAnswers
 from directory.services.watch import WatchService
 from directory.services.write_pool import WritePool
 
@@ -97,11 +99,17 @@ class DirectoryServer:
         self._slots = StreamSlots(
             limits.streams, limits.connection_streams, limits.principal_streams
         )
+        self._unsent = UnsentAnswers(
+            limits.unsent_bytes, limits.principal_unsent_bytes, limits.call_seconds
+        )
         self._server = grpc.server(
             cast("ThreadPoolExecutor", self._calls),  # of which gRPC wants ``submit``
             options=(
                 ("grpc.max_receive_message_length", limits.message_bytes),
                 ("grpc.max_send_message_length", -1),
+                # Up to the one it would be refused at random, from the other on always.
+                ("grpc.max_metadata_size", limits.metadata_bytes),
+                ("grpc.absolute_max_metadata_size", limits.metadata_bytes),
                 ("grpc.so_reuseport", int(shared)),
                 # Our own clients ping every 20 s at most, also while idle: do not call that abuse.
                 ("grpc.keepalive_time_ms", 20_000),
@@ -132,6 +140,11 @@ class DirectoryServer:
             AdminService(self._hosting),
         )
         seconds = self._limits.call_seconds
+        bounds = CallBounds(
+            self._slots,
+            RequestBounds(self._limits.list_items, self._limits.text_bytes),
+            self._unsent,
+        )
         self._server.add_generic_rpc_handlers(
             [
                 generic_handler(
@@ -140,7 +153,7 @@ class DirectoryServer:
                     self._streams,
                     self._writes,
                     self.metrics,
-                    self._slots,
+                    bounds,
                     self._identities,
                 )
                 for service in services
@@ -194,6 +207,7 @@ class DirectoryServer:
                 self._calls.relieve()
                 self._intake.refuse_late()
                 self._reflection.end_late()
+                self._unsent.end_late()
                 told = self._tell_health(told)
             except Exception:  # noqa: BLE001 - a bug must not end it in silence
                 _log.exception("looking after the calls of %s stumbled", self._listen)

@@ -32,7 +32,7 @@ _ETAGS: Final = [b"\x1a%c" % length for length in range(_MANY)]
 class Splicer:
     """Makes the parts for the topics directly in one directory."""
 
-    __slots__ = ("_containers", "_heads", "_tail", "_topic")
+    __slots__ = ("_containers", "_heads", "_tail", "_topic", "size")
 
     def __init__(
         self, node: Node, lifetime_seconds: int, inherited: policies_pb2.Policies | None
@@ -43,6 +43,7 @@ class Splicer:
         if inherited is not None:
             rest.effective.CopyFrom(inherited)
         self._tail = rest.SerializeToString()
+        self.size: Final = len(self._tail)
         self._heads = _heads_for(len(self._tail))
 
     def part(self, path: str, name: str) -> bytes | None:
@@ -102,9 +103,12 @@ class _Heads(dict[int, bytes]):
 
 
 _HEADS: Final[dict[int, _Heads]] = {}
+_MOST_HEADS: Final = 1 << 12
 
 
 def _heads_for(tail: int) -> _Heads:
+    if len(_HEADS) >= _MOST_HEADS:
+        _HEADS.clear()  # of policies that were changed again and again
     return _HEADS.setdefault(tail, _Heads(tail))
 
 

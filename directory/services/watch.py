@@ -121,19 +121,22 @@ class WatchService(Service):
             before = token.revision
         response = watch_pb2.ListChangesResponse(authority=cluster.authority(snapshot))
         events: list[watch_pb2.ChangeEvent] = []
-        while len(events) < size:
+        left = cluster.config.limits.answer_bytes
+        while len(events) < size and left > 0:
             call.check()
             older = cluster.history.page_back(before, size)
             if not older:
                 before = 0
                 break
             for revision, group in older:
-                if len(events) >= size:
+                if len(events) >= size or left <= 0:
                     break
                 before = revision
-                events.extend(_heard(reversed(group), path, sight, past=True))
+                for event in _heard(reversed(group), path, sight, past=True):
+                    left -= event.ByteSize()
+                    events.append(event)
         response.events.extend(events)
-        if before > 0 and len(events) >= size:
+        if before > 0 and (len(events) >= size or left <= 0):
             response.next_page_token = str(
                 PageToken("changes", str(path), snapshot.incarnation, before, "")
             )

@@ -44,6 +44,8 @@ class Keeping:
     """An answered request is known for so long."""
     events: int = 100_000
     """The newest so many events can be read back."""
+    event_bytes: int = 256 * 1024 * 1024
+    """No more of them than so many bytes."""
 
 
 class Maintenance:
@@ -98,7 +100,7 @@ class Maintenance:
     def _trim_events(self) -> int:
         removed = 0
         for _ in range(_BATCHES):
-            rows = self._index.oldest(self._keeping.events, self._batch)
+            rows = self._index.oldest(self._keeping.events, self._keeping.event_bytes, self._batch)
             if not rows:
                 break
             known = self._store.read(FLOOR_KEY, limit=1)

@@ -23,6 +23,7 @@ import pytest
 from kdir.v1 import resolve_pb2
 
 from directory.cluster import Cluster as ServedCluster
+from directory.config import Limits
 from directory.federation.referral import Direction, Refer
 from directory.namespace.command import CreateDirectory, CreateLink, CreateMount
 from directory.namespace.entry import Link, LinkMode, Mount
@@ -316,7 +317,7 @@ def _served(cluster: Cluster) -> Answers:
     def down(where: Path, mount: Mount) -> Refer:
         return Refer(Direction.DOWN, where, mount.cluster_id, "", mount.epoch, mount.endpoints, 0)
 
-    limits = SimpleNamespace(answer_seconds=60, absent_seconds=5, referral_seconds=60)
+    limits = Limits(answer_seconds=60, absent_seconds=5, referral_seconds=60)
     served = SimpleNamespace(
         mount=ROOT,
         mount_at=lambda _: ROOT,

@@ -9,6 +9,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from directory.services.interceptors.request_bounds import RequestBounds
 from resolver.errors import InvalidArgument, InvalidPath, KdirError
 
 __all__ = ["Malformed", "no_request", "reader"]
@@ -30,15 +31,17 @@ def no_request() -> Malformed:
     return Malformed(InvalidArgument("the call came without a request"))
 
 
-def reader(kind: type[M]) -> Callable[[bytes], M | Malformed]:
-    """A request deserialiser for gRPC that never raises."""
+def reader(kind: type[M], bounds: RequestBounds | None = None) -> Callable[[bytes], M | Malformed]:
+    """A request deserialiser for gRPC that never raises. ``bounds``: what a request may hold."""
     parse = kind.FromString
 
     def read(raw: bytes) -> M | Malformed:
         try:
-            return parse(raw)
+            request = parse(raw)
         except DecodeError:
             return Malformed(_explain(kind, raw))
+        over = None if bounds is None else bounds.refusal(request, len(raw))
+        return request if over is None else Malformed(over)
 
     return read
 

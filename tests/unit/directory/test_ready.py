@@ -9,6 +9,7 @@ import pytest
 from kdir.v1 import resolve_pb2
 
 from directory.cluster import Cluster as ServedCluster
+from directory.config import Limits
 from directory.federation.federation import View
 from directory.federation.referral import NoWay
 from directory.namespace.command import CreateDirectory, CreateTopic
@@ -46,8 +47,8 @@ def tree() -> Cluster:
     return cluster
 
 
-def served(mount: str = "/la") -> ServedCluster:
-    limits = SimpleNamespace(answer_seconds=60, absent_seconds=5, referral_seconds=60)
+def served(mount: str = "/la", **bounds: int) -> ServedCluster:
+    limits = Limits(answer_seconds=60, absent_seconds=5, referral_seconds=60, **bounds)
     return cast(
         "ServedCluster",
         SimpleNamespace(
@@ -161,3 +162,33 @@ def test_the_authority_is_made_anew_for_another_message(tree: Cluster) -> None:
         authority = resolve_pb2.Authority(server=name)
         part = ready.authority(authority)
         assert resolve_pb2.ResolveResponse.FromString(part).authority == authority
+
+
+@pytest.mark.parametrize("times", [1, 2, 10])
+def test_what_is_remembered_is_bounded_in_bytes(tree: Cluster, times: int) -> None:
+    text = "x" * 1_000
+    tree.do(CreateDirectory(path=path("/la/wide"), policies=Policies(description=text)))
+    for number in range(20):
+        tree.do(CreateTopic(path=path(f"/la/wide/t{number}")))
+    ready = Ready(served(remembered_bytes=20_000 // times), tree.snapshot, VIEW)
+    every = [f"/la/wide/t{number}" for number in range(20)]
+    whole = Ready(served(), tree.snapshot, VIEW)
+    for _ in range(3):
+        assert ready.outcomes(every) == whole.outcomes(every)
+        assert sum(map(len, ready._outcomes.values())) <= 20_000 // times
+
+
+def test_directories_that_set_nothing_share_what_they_inherit(tree: Cluster) -> None:
+    """Each had a copy of its own: a text of 64 KiB above 16,000 directories took a gigabyte."""
+    tree.do(CreateDirectory(path=path("/la/wide"), policies=Policies(description="x" * 1_000)))
+    found = []
+    for number in range(5):
+        tree.do(CreateDirectory(path=path(f"/la/wide/d{number}")))
+    answers = Answers(served(), tree.snapshot)
+    for number in range(5):
+        node = answers.directory(path(f"/la/wide/d{number}"))
+        assert node is not None
+        found.append(answers.inherited(node.entry_id))
+    assert found[0] is not None
+    assert found[0].description == "x" * 1_000
+    assert all(one is found[0] for one in found)

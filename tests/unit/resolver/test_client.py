@@ -12,6 +12,7 @@ from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
 from resolver import Resolver, TopicLocation, errors
 from resolver.errors import KdirError
 from resolver.path import Path
+from resolver.status import to_outcome
 from resolver.testing import MemoryDirectory, MemoryTransport
 from resolver.token import Token
 from resolver.transport import Method
@@ -727,7 +728,7 @@ def test_a_server_that_takes_fewer_paths_a_call_gets_fewer(directory: MemoryDire
         if method == "ResolveService.BatchResolve":
             sizes.append(len(request.paths))
             if len(request.paths) > 10:
-                raise errors.LimitExceeded("10 paths at most")
+                raise errors.LimitExceeded("10 paths at most", field="paths")
         return real.answer(method, request)
 
     directory.transport.serve(real.endpoint, answer)
@@ -737,6 +738,46 @@ def test_a_server_that_takes_fewer_paths_a_call_gets_fewer(directory: MemoryDire
     found = directory.resolver("/ny/tracking", timeout_seconds=60).resolve_many(paths)
     assert [one.path for one in found if isinstance(one, TopicLocation)] == paths
     assert sizes[0] == 35
+
+
+def test_paths_whose_answers_do_not_fit_are_asked_for_again_in_smaller_calls(
+    directory: MemoryDirectory,
+) -> None:
+    real = directory._clusters[Path.parse("/ny/tracking")]
+    sizes: list[int] = []
+
+    def answer(method: str, request: Any) -> Any:
+        response = real.answer(method, request)
+        if method == "ResolveService.BatchResolve":
+            sizes.append(len(request.paths))
+            full = to_outcome(errors.LimitExceeded("so many bytes", field="paths"))
+            for outcome in response.outcomes[10:]:
+                outcome.Clear()
+                outcome.error.CopyFrom(full)
+        return response
+
+    directory.transport.serve(real.endpoint, answer)
+    paths = [f"/ny/tracking/t{number}" for number in range(35)]
+    for path in paths:
+        directory.topic(path)
+    found = directory.resolver("/ny/tracking", timeout_seconds=60).resolve_many(paths)
+    assert [one.path for one in found if isinstance(one, TopicLocation)] == paths
+    assert sizes == [35, 25, 15, 5]
+
+
+def test_a_server_that_has_too_many_calls_is_not_sent_more(directory: MemoryDirectory) -> None:
+    calls: list[str] = []
+
+    def refuse(method: str, request: Any) -> Any:
+        calls.append(method)
+        raise errors.LimitExceeded("Concurrent RPC limit exceeded!")
+
+    directory.transport.serve(directory._clusters[Path.parse("/ny/tracking")].endpoint, refuse)
+    found = directory.resolver("/ny/tracking").resolve_many(
+        [f"/ny/tracking/t{n}" for n in range(9)]
+    )
+    assert all(isinstance(one, errors.LimitExceeded) for one in found)
+    assert len(calls) < 4, "each half of the paths was asked for by itself"
 
 
 def test_a_session_remembers_a_bounded_number_of_writes(directory: MemoryDirectory) -> None:

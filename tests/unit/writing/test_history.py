@@ -303,6 +303,28 @@ def test_the_oldest_events_go_and_the_newest_stay(store: ScriptedStore) -> None:
         assert trim(store, later.history, 3) == 1
 
 
+@pytest.mark.parametrize("times", [1, 2, 10])
+def test_the_oldest_events_go_where_all_have_too_many_bytes(
+    store: ScriptedStore, times: int
+) -> None:
+    with Bench(store, kept_events=1) as bench:
+        done = [bench.create(f"/la/t{n}").revision for n in range(40)]
+        rows = [row for row in store.read(EVENT) if row.key != EVENT + b"-"]
+        whole = sum(len(row.value) for row in rows)
+        keeping = Keeping(event_bytes=whole // times)
+        gone = Maintenance(store, bench.history.index, keeping).step()
+        kept = [row for row in store.read(EVENT) if row.key != EVENT + b"-"]
+        assert sum(len(row.value) for row in kept) <= whole // times
+        assert len(kept) + gone == 40
+        assert len(kept) == pytest.approx(40 / times, abs=2)
+        assert sorted(row.revision for row in kept) == done[-len(kept) :]
+        assert Maintenance(store, bench.history.index, keeping).step() == 0
+    with Bench(store) as later:  # which counts them when it reads them
+        assert Maintenance(store, later.history.index, keeping).step() == 0
+        half = Keeping(event_bytes=whole // times // 2)
+        assert Maintenance(store, later.history.index, half).step() > 0
+
+
 def test_two_servers_that_trim_at_the_same_time_keep_what_is_to_be_kept(
     store: ScriptedStore,
 ) -> None:
