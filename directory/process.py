@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from directory import logs
 from directory.command_line import (
@@ -50,6 +50,11 @@ __all__ = ["main"]
 HOLD_BACK = "KDIR_FEATURE_LEVEL"
 """Names the feature level that a server is held back to, as if it were an older one."""
 _log = logging.getLogger("directory")
+
+
+_TURN_SECONDS: Final = 0.0005
+"""Of a thread that computes while others wait for the interpreter. By default it is 5 ms, which a
+short call would wait for several times while a long one is answered."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,6 +144,7 @@ def _run(
         bound: where it listens, by ``_own_address``, as one process of several.
         joining: others of these serve there already.
     """
+    sys.setswitchinterval(_TURN_SECONDS)
     level = _feature_level(os.environ.get(HOLD_BACK, ""))
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -39,6 +39,7 @@ class AdminService(Service):
     """For operators."""
 
     descriptor = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+    long = frozenset({"ListDrift"})
     writes = frozenset(
         {"AdoptTopics", "Acknowledge", "FinalizeFeatures", "DetachParent", "AttachParent"}
     )

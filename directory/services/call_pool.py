@@ -15,12 +15,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from queue import SimpleQueue
 from typing import Any, Final
 
+from directory.services.fair_queue import FairQueue
 from directory.services.request_intake import Ended, RequestIntake
 
-__all__ = ["CallPool", "Ended"]
+__all__ = ["CallPool", "Ended", "waiting_call"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class CallPool:
         self._intake: Final = intake
         self._at_once: Final = at_once
         self._most: Final = max(at_once, most)
-        self._tasks: Final[SimpleQueue[_Task | None]] = SimpleQueue()
+        self._tasks: Final[FairQueue[_Task]] = FairQueue(_connection_of)
         self._spare: Final = threading.Semaphore(0)
         """One for each thread that is to go on."""
         self._lock: Final = threading.Lock()
@@ -75,12 +75,17 @@ class CallPool:
             RuntimeError: the pool is shut down.
         """
         if self._intake is not None:
-            return self._intake.submit(self._begin, answer, about)
+            return self._intake.submit(self.begin, answer, about)
         ended = Ended()
-        self._begin(ended, answer, about)
+        self.begin(ended, answer, about)
         return ended
 
-    def _begin(self, ended: Ended, answer: Callable[..., object], about: tuple[Any, ...]) -> None:
+    def begin(self, ended: Ended, answer: Callable[..., object], about: tuple[Any, ...]) -> None:
+        """Has a thread run a call whose request is there.
+
+        Raises:
+            RuntimeError: the pool is shut down.
+        """
         if self._is_shut:
             raise RuntimeError("the server is shut down")
         self._tasks.put((answer, about, ended))
@@ -125,7 +130,7 @@ class CallPool:
                 self._tasks.get()
             for _ in range(self._threads):
                 self._spare.release()
-                self._tasks.put(None)
+                self._tasks.end()
 
     def _one_more(self) -> None:
         """Has one more thread run, where fewer do than may; the lock is held."""
@@ -142,6 +147,7 @@ class CallPool:
 
     def _work(self) -> None:
         take = self._tasks.get
+        _OWN.pool = self
         while (task := take()) is not None:
             answer, about, ended = task
             try:
@@ -163,3 +169,28 @@ class CallPool:
                 return
             self._resting += 1
         self._spare.acquire()
+
+
+def _connection_of(task: _Task) -> str:
+    """The connection over which gRPC received a call; empty for whatever else is run."""
+    about = task[1]
+    return str(about[1].call.peer()) if len(about) > 4 else ""
+
+
+class _Own(threading.local):
+    pool: CallPool | None = None
+
+
+_OWN: Final = _Own()
+"""The pool that a thread belongs to."""
+
+
+@contextmanager
+def waiting_call() -> Iterator[None]:
+    """Around what the call of this thread waits for; see ``CallPool.waiting``."""
+    pool = _OWN.pool
+    if pool is None:
+        yield
+        return
+    with pool.waiting():
+        yield

@@ -63,6 +63,7 @@ class DirectoryService(Service):
     """Reads and writes of one cluster's tree."""
 
     descriptor = directory_pb2.DESCRIPTOR.services_by_name["DirectoryService"]
+    long = frozenset({"ListEntries"})
     writes = frozenset({"CreateEntry", "UpdateEntry", "DeleteEntry", "MoveEntry"})
 
     def __init__(self, hosting: Hosting) -> None:

@@ -25,6 +25,7 @@ class FederationService(Service):
     """Admits children and shows the mount table."""
 
     descriptor = federation_pb2.DESCRIPTOR.services_by_name["FederationService"]
+    long = frozenset({"ListMounts"})
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting

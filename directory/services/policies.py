@@ -72,6 +72,7 @@ class PolicyService(Service):
     """Effective settings of one cluster's entries."""
 
     descriptor = policies_pb2.DESCRIPTOR.services_by_name["PolicyService"]
+    long = frozenset({"GetEffectivePolicies"})
     writes = frozenset({"PlanArming", "Arm"})
     """They wait for Kafka, as writes may."""
 

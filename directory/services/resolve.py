@@ -21,6 +21,7 @@ class ResolveService(Service):
     """Answers for the paths of its own mount, and refers the rest."""
 
     descriptor = resolve_pb2.DESCRIPTOR.services_by_name["ResolveService"]
+    long = frozenset({"BatchResolve"})
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting

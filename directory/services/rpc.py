@@ -28,6 +28,7 @@ from directory.services.interceptors import access
 from directory.services.interceptors.errors import abort_with
 from directory.services.interceptors.malformed import Malformed, no_request, reader
 from directory.services.interceptors.request_bounds import RequestBounds
+from directory.services.long_calls import LongCalls
 from directory.services.request_intake import Received, takes_request
 from directory.services.rights import Check, Threads, check_of
 from directory.services.stream_slots import StreamSlots
@@ -35,7 +36,7 @@ from directory.services.unsent_answers import LARGE_BYTES, UnsentAnswers
 from directory.services.write_pool import WritePool
 from resolver.errors import StoreUnavailable
 
-__all__ = ["CallBounds", "Service", "generic_handler"]
+__all__ = ["CallBounds", "Pools", "Service", "generic_handler"]
 
 Request = TypeVar("Request", bound=Message)
 Handler = Callable[[Any, Call], Any]
@@ -52,9 +53,21 @@ class Service(ABC):
     writes: frozenset[str] = frozenset()
     """Methods that may wait for the store or for Kafka: they run on threads of their own."""
 
+    long: frozenset[str] = frozenset()
+    """Methods that may compute for long: they run on threads of their own, too."""
+
     @abstractmethod
     def handlers(self) -> Mapping[str, Handler]:
         """By method name, as in the contract. What is not there is UNIMPLEMENTED."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Threads of a server, other than those of short reads."""
+
+    streams: ThreadPoolExecutor
+    writes: WritePool
+    long: LongCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +85,7 @@ class CallBounds:
 def generic_handler(
     service: Service,
     call_seconds: float,
-    streams: ThreadPoolExecutor,
-    writes: WritePool,
+    pools: Pools,
     calls: CallMetrics,
     bounds: CallBounds,
     identities: Identities | None = None,
@@ -95,21 +107,24 @@ def generic_handler(
             behave = _stream(handler, known_as, calls, bounds.streams, identities)
             if not method.client_streaming:
                 behave = takes_request(_with_first(behave))
-            behave.experimental_thread_pool = streams  # type: ignore[attr-defined]
+            behave.experimental_thread_pool = pools.streams  # type: ignore[attr-defined]
             methods[name] = grpc.stream_stream_rpc_method_handler(behave, read, _write)
         else:
             answer = takes_request(
                 _unary(handler, known_as, calls, call_seconds, identities, bounds.answers)
             )
             if name in service.writes:
+                writes = pools.writes
                 answer.experimental_thread_pool = writes  # type: ignore[attr-defined]
                 refuse = takes_request(_unary(_refusing(writes), known_as, calls, call_seconds))
                 refusals[f"/{service.descriptor.full_name}/{name}"] = (
                     grpc.stream_unary_rpc_method_handler(refuse, read, _write)
                 )
+            elif name in service.long:
+                answer.experimental_thread_pool = pools.long  # type: ignore[attr-defined]
             methods[name] = grpc.stream_unary_rpc_method_handler(answer, read, _write)
     every = grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
-    return _Admission(every, refusals, writes) if refusals else every
+    return _Admission(every, refusals, pools.writes) if refusals else every
 
 
 def _refuse_other_threads(service: Service, name: str, check: Check, *, streams: bool) -> None:

@@ -52,6 +52,7 @@ class ScanService(Service):
     """Read by the index and by nothing that wants one answer."""
 
     descriptor = scan_pb2.DESCRIPTOR.services_by_name["ScanService"]
+    long = frozenset({"ScanTopics"})
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting

@@ -21,15 +21,16 @@ from directory.metrics.calls import CallMetrics
 from directory.services.access import AccessService
 from directory.services.admin import AdminService
 from directory.services.binding import bind
-from directory.services.call_pool import CallPool
+from directory.services.call_pool import CallPool, waiting_call
 from directory.services.entries import DirectoryService
 from directory.services.federation import FederationService
 from directory.services.hosting import Hosting
 from directory.services.interceptors.request_bounds import RequestBounds
+from directory.services.long_calls import LongCalls
 from directory.services.policies import PolicyService
 from directory.services.request_intake import RequestIntake, unsupported
 from directory.services.resolve import ResolveService
-from directory.services.rpc import CallBounds, generic_handler
+from directory.services.rpc import CallBounds, Pools, generic_handler
 from directory.services.scan import ScanService
 from directory.services.standard import Health, Reflection
 from directory.services.stream_slots import StreamPool, StreamSlots
@@ -90,7 +91,8 @@ class DirectoryServer:
         self._calls = CallPool(
             limits.workers, 2 * (limits.workers + limits.waiting_reads), self._intake
         )
-        self._hosting = Hosting(clusters, self._calls.waiting)
+        self._long = CallPool(limits.long_workers, 2 * (limits.long_workers + limits.waiting_reads))
+        self._hosting = Hosting(clusters, waiting_call)
         self._listen = listen
         self._limits = limits
         self.metrics = CallMetrics()
@@ -140,6 +142,8 @@ class DirectoryServer:
             AdminService(self._hosting),
         )
         seconds = self._limits.call_seconds
+        long = LongCalls(self._calls, self._long, self._intake)
+        pools = Pools(self._streams, self._writes, long)
         bounds = CallBounds(
             self._slots,
             RequestBounds(self._limits.list_items, self._limits.text_bytes),
@@ -150,8 +154,7 @@ class DirectoryServer:
                 generic_handler(
                     service,
                     seconds,
-                    self._streams,
-                    self._writes,
+                    pools,
                     self.metrics,
                     bounds,
                     self._identities,
@@ -173,7 +176,7 @@ class DirectoryServer:
     @property
     def waiting_reads(self) -> int:
         """Reads that no thread has taken yet."""
-        return self._calls.waiting_calls
+        return self._calls.waiting_calls + self._long.waiting_calls
 
     @property
     def waiting_writes(self) -> int:
@@ -205,6 +208,7 @@ class DirectoryServer:
         while not self._stopped.wait(_HEALTH_SECONDS):
             try:
                 self._calls.relieve()
+                self._long.relieve()
                 self._intake.refuse_late()
                 self._reflection.end_late()
                 self._unsent.end_late()
@@ -232,6 +236,7 @@ class DirectoryServer:
             cluster.drain()
         self._server.stop(self._limits.drain_seconds).wait()
         self._calls.shutdown()
+        self._long.shutdown()
         self._writes.shutdown(wait=False, cancel_futures=True)
         self._streams.shutdown(wait=False, cancel_futures=True)
         self._health.shutdown()

@@ -26,6 +26,7 @@ class WatchService(Service):
     """Streams changes; a slow watcher is told to resync and never slows others."""
 
     descriptor = watch_pb2.DESCRIPTOR.services_by_name["WatchService"]
+    long = frozenset({"ListChanges"})
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting

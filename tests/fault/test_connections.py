@@ -366,3 +366,65 @@ def test_a_call_without_a_request_is_refused_by_name(server: Server) -> None:
     error = from_rpc_error(caught.value)
     assert error.reason == "INVALID_ARGUMENT"
     assert "without a request" in error.message
+
+
+# -- what is sent, and what is not read ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [(7_000, True), (9_000, False), (80_000, False)])
+def test_metadata_is_bounded(federation: Federation, size: int, is_taken: bool) -> None:
+    server = federation.start("/la", limits={"metadata_bytes": 8_192})
+    stub: Any = resolve_pb2_grpc.ResolveServiceStub(server.channel)
+    request = resolve_pb2.ResolveRequest(path="/la")
+    metadata = (("x-more", "x" * size),)
+    if is_taken:
+        assert stub.Resolve(request, timeout=20, metadata=metadata).HasField("outcome")
+        return
+    for _ in range(20):  # each time, not now and then
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Resolve(request, timeout=20, metadata=metadata)
+        assert from_rpc_error(caught.value).reason == "LIMIT_EXCEEDED"
+    assert server.outcome("/la") == "resolution"
+
+
+@pytest.mark.parametrize("times", [1, 2, 10])
+def test_answers_that_are_not_read_are_bounded_and_dropped_in_time(
+    federation: Federation, times: int
+) -> None:
+    """gRPC keeps each until its caller reads it: 50 of 4 MB took 400 MB, for as long as that was."""
+    limits = {
+        "answer_bytes": 1 << 20,
+        "principal_unsent_bytes": 10 << 20,
+        "unsent_bytes": 20 << 20,
+        "call_seconds": 5,
+    }
+    server = federation.start("/la", limits=limits)
+    server.mkdir("/la/" + "/".join(["x" * 240] * 3))
+    path = "/la/" + "/".join(["x" * 240] * 3)
+    message = resolve_pb2.BatchResolveRequest(paths=[path] * 1_200).SerializeToString()
+    data = b"\0" + len(message).to_bytes(4, "big") + message
+    before = resident_mib(server)
+    with Raw(server.port, window=0) as raw:
+        sent = threading.Event()
+
+        def read() -> None:
+            with suppress(OSError, ConnectionError):
+                while not sent.is_set():
+                    raw.receive(0.2)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for number in range(10 * times):
+            raw.begin(2 * number + 1, "/kdir.v1.ResolveService/BatchResolve")
+            for start in range(0, len(data), 16_384):
+                last = start + 16_384 >= len(data)
+                flags = 1 if last else 0
+                part = frame(0, flags, 2 * number + 1, data[start : start + 16_384])
+                raw.socket.sendall(part)
+            # A server's window for a connection is small: it grows as it reads.
+            time.sleep(0.02)
+        assert server.outcome("/la") == "resolution", "others read on"
+        assert resident_mib(server) - before < 100, "however many were asked for"
+        sent.set()
+        reader.join()
+    assert eventually(lambda: resident_mib(server) - before < 60, 60)

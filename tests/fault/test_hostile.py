@@ -99,7 +99,6 @@ def test_whatever_a_client_sends_to_any_method_only_typed_errors_come_back(
     assert not bugs_in(server)
     assert outcomes["answered"] > requests // 20, "it must get past the checks, too"
     assert len(outcomes) >= 6, "and errors are of many kinds"
-    print(outcomes, before, resident_mib(server))
     assert server.outcome("/la/a") in {"resolution", "absent", "rewrite", "referral"}
     assert eventually(lambda: resident_mib(server) < before + 48, 60), "memory is back"
 

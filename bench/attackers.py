@@ -1,0 +1,296 @@
+"""``python -m bench.attackers NAME HOST:PORT``: one hostile client, until its input is closed.
+
+A process of its own: what it costs itself must not be measured as the server's.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import grpc
+from kdir.v1 import (
+    access_pb2,
+    directory_pb2,
+    entry_pb2,
+    policies_pb2,
+    resolve_pb2,
+    scan_pb2,
+    watch_pb2,
+)
+
+from bench import ground
+from resolver.token import Position, Token
+
+__all__ = ["ATTACKS"]
+
+RESOLVE: Final = "/kdir.v1.ResolveService/Resolve"
+BATCH: Final = "/kdir.v1.ResolveService/BatchResolve"
+LIST: Final = "/kdir.v1.DirectoryService/ListEntries"
+_KIND: Final = entry_pb2.ENTRY_KIND_DIRECTORY
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def _channel(address: str) -> grpc.Channel:
+    options = (
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_metadata_size", 1 << 20),
+    )
+    return grpc.insecure_channel(address, options)
+
+
+def _loops(count: int, work: Callable[[], object]) -> None:
+    """So many threads that do it again and again."""
+
+    def again() -> None:
+        while True:
+            try:
+                work()
+            except (grpc.RpcError, OSError):
+                time.sleep(0.001)
+
+    for _ in range(count):
+        threading.Thread(target=again, daemon=True).start()
+
+
+def _unary(
+    address: str, method: str, request: Any, count: int, metadata: ground.Metadata = ()
+) -> None:
+    """The same request over one connection, so many at a time."""
+    call: Any = _channel(address).unary_unary(method)
+    raw = request if isinstance(request, bytes) else request.SerializeToString()
+    _loops(count, lambda: call(raw, timeout=20, metadata=metadata))
+
+
+def _position(address: str) -> tuple[str, Position]:
+    call: Any = _channel(address).unary_unary(RESOLVE)
+    request = resolve_pb2.ResolveRequest(path=ground.MOUNT).SerializeToString()
+    authority = resolve_pb2.ResolveResponse.FromString(call(request, timeout=20)).authority
+    place = Position(authority.incarnation, authority.revision)
+    return authority.cluster.cluster_id, place
+
+
+# -- HTTP/2 by hand ------------------------------------------------------------------------------
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _headers(method: str) -> bytes:
+    fields = (
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", method),
+        (":authority", "localhost"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+    )
+    return b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields
+    )
+
+
+def _raw(address: str, window: int | None = None) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    made = socket.create_connection((host, int(port)), timeout=20)
+    settings = b"" if window is None else struct.pack(">HI", 4, window)
+    made.sendall(_PREFACE + _frame(4, 0, 0, settings) + _frame(4, 1, 0))
+    return made
+
+
+def _begin(stream: int, method: str) -> bytes:
+    return _frame(1, 4, stream, _headers(method))
+
+
+# -- the attacks ---------------------------------------------------------------------------------
+
+
+def unfinished_requests(address: str) -> None:
+    """Headers without requests: 900 on each of some connections, then new connections."""
+
+    def work() -> None:
+        with _raw(address) as raw:
+            raw.sendall(b"".join(_begin(2 * number + 1, RESOLVE) for number in range(900)))
+            time.sleep(2)
+
+    _loops(4, work)
+
+
+def idle_connections(address: str) -> None:
+    """A thousand connections, half of which say hello."""
+    kept = []
+    for number in range(1_000):
+        with suppress(OSError):
+            if number % 2:
+                kept.append(_raw(address))
+            else:
+                host, _, port = address.rpartition(":")
+                kept.append(socket.create_connection((host, int(port)), timeout=20))
+    _KEPT.extend(kept)
+
+
+def open_streams(address: str) -> None:
+    """Watches on one connection, one more than it may have, and again where one is refused."""
+    watch: Any = _channel(address).unary_stream("/kdir.v1.WatchService/Watch")
+    request = watch_pb2.WatchRequest(path=ground.MOUNT).SerializeToString()
+
+    def work() -> None:
+        for _ in watch(request):
+            pass
+
+    _loops(520, work)
+
+
+def reflection_streams(address: str) -> None:
+    """Streams of reflection that ask nothing."""
+    method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    call: Any = _channel(address).stream_stream(method)
+
+    def silent() -> Iterator[bytes]:
+        time.sleep(60)
+        yield b""
+
+    def work() -> None:
+        for _ in call(silent()):
+            pass
+
+    _loops(50, work)
+
+
+def forged_tokens(address: str) -> None:
+    """Reads of a revision that never comes."""
+    cluster_id, place = _position(address)
+    token = str(Token({cluster_id: Position(place.incarnation, place.revision + 10**9)}))
+    request = resolve_pb2.ResolveRequest(path=ground.MOUNT, token=token)
+    _unary(address, RESOLVE, request, 32)
+
+
+def large_batches(address: str) -> None:
+    """Batches of as many paths as a call takes, whose answers would be large."""
+    paths = [ground.path_of(number % 10_000, 100) for number in range(10_000)]
+    _unary(address, BATCH, resolve_pb2.BatchResolveRequest(paths=paths), 8)
+
+
+def unread_answers(address: str) -> None:
+    """Batches whose answers are never read."""
+    paths = [ground.path_of(number % 10_000, 100) for number in range(2_000)]
+    message = resolve_pb2.BatchResolveRequest(paths=paths).SerializeToString()
+    data = b"\0" + struct.pack(">I", len(message)) + message
+
+    def work() -> None:
+        with _raw(address, window=0) as raw:
+            for number in range(100):
+                stream = 2 * number + 1
+                raw.sendall(_begin(stream, BATCH))
+                for start in range(0, len(data), 16_384):
+                    part = data[start : start + 16_384]
+                    last = start + 16_384 >= len(data)
+                    raw.sendall(_frame(0, int(last), stream, part))
+                time.sleep(0.05)
+            time.sleep(2)
+
+    _loops(2, work)
+
+
+def replaying_watchers(address: str) -> None:
+    """Watchers that begin at the first change, and read nothing of what comes."""
+    cluster_id, place = _position(address)
+    token = str(Token({cluster_id: Position(place.incarnation, 1)}))
+    request = watch_pb2.WatchRequest(path=ground.MOUNT, after_token=token).SerializeToString()
+    watch: Any = _channel(address).unary_stream("/kdir.v1.WatchService/Watch")
+    for _ in range(20):
+        stream = watch(request)
+        next(stream)
+        _KEPT.append(stream)
+
+
+def large_requests(address: str) -> None:
+    """Requests of 4 MB in which a list has a million elements."""
+    listing = directory_pb2.ListEntriesRequest(
+        path=ground.MOUNT, kinds=["ENTRY_KIND_DIRECTORY"] * 3_900_000
+    )
+    _unary(address, LIST, listing, 3)
+    grants = access_pb2.AddGrantsRequest(path=ground.MOUNT)
+    for _ in range(150_000):
+        grants.grants.add(principal="User:x", operation=3, permission=2)
+    _unary(address, "/kdir.v1.AccessService/AddGrants", grants, 3)
+
+
+def large_masks(address: str) -> None:
+    """Questions of what a change of very many keys would do."""
+    request = policies_pb2.GetEffectivePoliciesRequest(path=ground.MOUNT)
+    for number in range(40_000):
+        request.what_if.tags[f"k{number}"].value = "v"
+        request.what_if_mask.paths.append(f"policies.tags.k{number}")
+    _unary(address, "/kdir.v1.PolicyService/GetEffectivePolicies", request, 8)
+
+
+def large_metadata(address: str) -> None:
+    """Calls with 100 KB of metadata."""
+    request = resolve_pb2.ResolveRequest(path=ground.MOUNT)
+    _unary(address, RESOLVE, request, 8, (("x-large", "x" * 100_000),))
+
+
+def large_listings(address: str) -> None:
+    """Listings of all that there is, in the largest pages."""
+    request = directory_pb2.ListEntriesRequest(
+        path=ground.MOUNT, page_size=10_000, recursive=True, name_glob="**/*1*"
+    )
+    _unary(address, LIST, request, 8)
+
+
+def scans(address: str) -> None:
+    """Scans from the beginning, one page each."""
+    request = scan_pb2.ScanTopicsRequest(path=ground.MOUNT, page_size=10_000)
+    _unary(address, "/kdir.v1.ScanService/ScanTopics", request, 8)
+
+
+def histories(address: str) -> None:
+    """The largest pages of what has changed."""
+    request = watch_pb2.ListChangesRequest(path=ground.MOUNT, page_size=10_000)
+    _unary(address, "/kdir.v1.WatchService/ListChanges", request, 8)
+
+
+ATTACKS: Final[dict[str, Callable[[str], None]]] = {
+    one.__name__: one
+    for one in (
+        unfinished_requests,
+        idle_connections,
+        open_streams,
+        reflection_streams,
+        forged_tokens,
+        large_batches,
+        unread_answers,
+        replaying_watchers,
+        large_requests,
+        large_masks,
+        large_metadata,
+        large_listings,
+        scans,
+        histories,
+    )
+}
+_KEPT: Final[list[Any]] = []
+"""What is held open."""
+
+
+def main() -> None:
+    """Begins the attack, says so, and holds it."""
+    name, address = sys.argv[1:]
+    ATTACKS[name](address)
+    sys.stdout.write("attacking\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
