@@ -11,7 +11,7 @@ SOURCES := resolver directory deploy bench tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers etcd proto proto-baseline check fix test soak demo demo-down bench clean
+.PHONY: help setup servers etcd proto proto-baseline check fix test soak hostile demo demo-down bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ soak: setup servers ## random federation under faults against a model; SECONDS=6
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory etcd; \
 	  else echo "no Go here: stores are on sqlite only" >&2; fi
 	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(SOAK)
+
+hostile: setup ## a million requests by hostile peers, and as many bad files and rows (an hour)
+	$(BIN)/pytest -q --soak tests/fault/test_hostile.py tests/fault/test_hostile_inputs.py
 
 demo: setup servers ## start a small federation on real Kafka brokers and show it
 	@$(BIN)/python -m deploy.demo up

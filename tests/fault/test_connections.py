@@ -391,7 +391,7 @@ def test_metadata_is_bounded(federation: Federation, size: int, is_taken: bool) 
 def test_answers_that_are_not_read_are_bounded_and_dropped_in_time(
     federation: Federation, times: int
 ) -> None:
-    """gRPC keeps each until its caller reads it: 50 of 4 MB took 400 MB, for as long as that was."""
+    """gRPC keeps each until its caller reads it: 50 of 4 MB took 400 MB."""
     limits = {
         "answer_bytes": 1 << 20,
         "principal_unsent_bytes": 10 << 20,

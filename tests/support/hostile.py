@@ -15,7 +15,7 @@ import string
 import threading
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
@@ -156,17 +156,15 @@ class Anything:
     def path(self) -> str:
         """A path: mostly one that there may be, so few that a tree of them stays small."""
         choose = self._random
-        match choose.randrange(20) if self._is_wild else 4 + choose.randrange(16):
-            case 0:
-                return choose.choice(_STRANGE)
-            case 1:
-                return "/" + "/".join(choose.choices(_NAMES, k=choose.randrange(70)))
-            case 2:
-                return choose.choice(("/", "//", "/la/", "/..", "/ny/a", "/la/../ny", "/l\0a"))
-            case 3:
-                return "/" + "x" * choose.choice((248, 249, 250, 1_023, 1_024, 100_000))
-            case 4:
-                return self._words.mount
+        strange: Callable[[], str] | None = {
+            0: lambda: choose.choice(_STRANGE),
+            1: lambda: "/" + "/".join(choose.choices(_NAMES, k=choose.randrange(70))),
+            2: lambda: choose.choice(("/", "//", "/la/", "/..", "/ny/a", "/la/../ny", "/l\0a")),
+            3: lambda: "/" + "x" * choose.choice((248, 249, 250, 1_023, 1_024, 100_000)),
+            4: lambda: self._words.mount,
+        }.get(choose.randrange(0 if self._is_wild else 4, 20))
+        if strange is not None:
+            return strange()
         depth = choose.choice((1, 1, 2, 2, 3))
         return "/".join((self._words.mount, *choose.choices(_NAMES, k=depth)))
 
@@ -207,14 +205,13 @@ class Anything:
         """The bytes with some bits turned, bytes lost, or some put in."""
         choose, changed = self._random, bytearray(data)
         for _ in range(choose.randint(1, most)):
-            place = choose.randrange(len(changed) + 1)
-            match choose.randrange(4):
-                case 0 | 1 if place < len(changed):
-                    changed[place] ^= 1 << choose.randrange(8)
-                case 2:
-                    del changed[place : place + choose.randint(1, 8)]
-                case _:
-                    changed[place:place] = choose.randbytes(choose.randint(1, 8))
+            place, way = choose.randrange(len(changed) + 1), choose.randrange(4)
+            if way < 2 and place < len(changed):
+                changed[place] ^= 1 << choose.randrange(8)
+            elif way == 2:
+                del changed[place : place + choose.randint(1, 8)]
+            else:
+                changed[place:place] = choose.randbytes(choose.randint(1, 8))
         return bytes(changed)
 
     # -- messages --------------------------------------------------------------------------------
@@ -420,9 +417,11 @@ class HostileClient:
             answer: bytes = call(raw, timeout=_CALL_SECONDS)
             return answer
         if method.client_streaming:
-            stream: Any = self._channel.stream_stream(name)(iter((raw,)), timeout=_CALL_SECONDS)
+            both: Any = self._channel.stream_stream(name)
+            stream = both(iter((raw,)), timeout=_CALL_SECONDS)
         else:
-            stream = self._channel.unary_stream(name)(raw, timeout=_CALL_SECONDS)
+            answers: Any = self._channel.unary_stream(name)
+            stream = answers(raw, timeout=_CALL_SECONDS)
         try:
             first: bytes | None = next(stream, None)
             return first
@@ -450,9 +449,8 @@ class HostileChild:
                     return
                 yield self._anything.request(kind)
 
-        call = self._channel.stream_stream("/kdir.v1.FederationService/Link")(
-            requests(), timeout=_CALL_SECONDS
-        )
+        link: Any = self._channel.stream_stream("/kdir.v1.FederationService/Link")
+        call = link(requests(), timeout=_CALL_SECONDS)
         try:
             for _ in call:
                 pass
@@ -534,7 +532,7 @@ class HostileDirectory(grpc.GenericRpcHandler):
             return None
         self.calls[method] += 1
 
-        def answer(_: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        def answer(__: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             anything = Anything(next(self._seeds), Words("/"))
             for _ in range(30):
                 if not context.is_active():

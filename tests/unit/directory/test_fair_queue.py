@@ -45,10 +45,12 @@ def test_nothing_is_lost_between_many_threads() -> None:
             taken.append(item)
 
     takers = [threading.Thread(target=take) for _ in range(4)]
-    putters = [
-        threading.Thread(target=lambda part=part: [queue.put(n) for n in range(part, 4_000, 4)])
-        for part in range(4)
-    ]
+
+    def put(part: int) -> None:
+        for number in range(part, 4_000, 4):
+            queue.put(number)
+
+    putters = [threading.Thread(target=put, args=(part,)) for part in range(4)]
     for thread in (*takers, *putters):
         thread.start()
     for thread in putters:
