@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -171,10 +171,11 @@ class CallPool:
         self._spare.acquire()
 
 
-def _connection_of(task: _Task) -> str:
+def _connection_of(task: _Task) -> Hashable:
     """The connection over which gRPC received a call; empty for whatever else is run."""
     about = task[1]
-    return str(about[1].call.peer()) if len(about) > 4 else ""
+    peer: Hashable = about[1].call.peer() if len(about) > 4 else ""
+    return peer
 
 
 class _Own(threading.local):

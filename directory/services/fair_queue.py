@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from queue import SimpleQueue
 from typing import Final, Generic, TypeVar
 
@@ -23,10 +23,10 @@ class FairQueue(Generic[T]):
         key_of: whose turn an item is.
     """
 
-    def __init__(self, key_of: Callable[[T], str]) -> None:
+    def __init__(self, key_of: Callable[[T], Hashable]) -> None:
         self._key_of: Final = key_of
         self._lock: Final = threading.Lock()
-        self._items: Final[OrderedDict[str, deque[T]]] = OrderedDict()
+        self._items: Final[OrderedDict[Hashable, deque[T]]] = OrderedDict()
         # One for each item: what waits for one waits in C.
         self._tickets: Final[SimpleQueue[bool]] = SimpleQueue()
 

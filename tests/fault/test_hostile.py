@@ -22,6 +22,7 @@ from resolver import Resolver
 from resolver.errors import KdirError
 from tests.federation import Federation, Server, eventually
 from tests.support.hostile import (
+    HUNG_UP,
     METHODS,
     Fault,
     HostileChild,
@@ -32,7 +33,6 @@ from tests.support.hostile import (
 )
 
 CLIENTS = 6
-HUNG_UP = "StatusCode.CANCELLED: CANCELLED: 0 statuses"
 BOUNDS = {
     "kept_changes": 2_000,
     "watch_queue_bytes": 1 << 20,
