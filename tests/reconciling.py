@@ -102,6 +102,8 @@ class World:
         self.writer = Writer(self.store, self.replica, codec, lambda: MOUNT)
         self.ceiling: frozenset[str] = settings.get("ceiling", ALL)
         self.now = 0.0
+        self.unmanaged = ""
+        """Why another cluster manages this Kafka."""
         self.admin = admin
         self.reconciler = Reconciler(
             "la-t",
@@ -113,6 +115,7 @@ class World:
             admin,
             clock=lambda: self.now + time.monotonic(),
             chance=random.Random(7),
+            unmanaged=lambda: self.unmanaged,
         )
         self.reaper = Reaper(
             f"la-t-{id(self)}",

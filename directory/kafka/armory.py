@@ -26,7 +26,7 @@ from directory.kafka.arming import Found, KafkaCall, Rules, Subject
 from directory.kafka.commits import TopicCommits
 from directory.kafka.contract import KafkaAdmin, Refused, Seen
 from directory.kafka.desk import Desk
-from directory.kafka.facts import KafkaFacts
+from directory.kafka.facts import NOT_ON_RECORD, KafkaFacts
 from directory.kafka.growing import Room
 from directory.kafka.inheritance import basis_of, missing_word
 from directory.kafka.pushed import Mark, mark_of, pushed_of
@@ -42,6 +42,7 @@ from directory.store.base import Guard, KeyIs, Put, Write
 from resolver.errors import (
     AboveCeiling,
     Absent,
+    Conflict,
     EtagMismatch,
     InvalidArgument,
     InvalidNamespace,
@@ -115,6 +116,7 @@ class Armory:
             Absent: no directory and no topic there.
             AboveCeiling: the server's config does not allow it.
             NotReady: what is inherited is not known.
+            Conflict: another cluster manages this Kafka.
             LimitExceeded: there would be more ACLs than the server's config allows.
             KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
         """
@@ -174,7 +176,7 @@ class Armory:
         if aspect == ACLS and snapshot.fact(ACL_BASIS) is None:
             writes.append(Put(ACL_BASIS, mark.basis.encode()))
         if aspect == CONFIGS:
-            self._keep_names(now, principal)
+            self._keep_names(snapshot, entry.entry_id, now, principal)
             writes.append(armed_plan(plan, basis, entry.entry_id))
         rights = partial(self._authorize, path, now, authorize)
         self._commit(
@@ -194,14 +196,14 @@ class Armory:
         )  # fmt: skip
         return self._wait_for(mark, deadline)
 
-    def _keep_names(self, now: Planned, principal: str) -> None:
+    def _keep_names(self, snapshot: Snapshot, entry_id: int, now: Planned, principal: str) -> None:
         """Which topics the plan names: they may be too many for the transaction that arms, and are
         released by that only.
         """
         names = [Released(one.place, one.topic.entry_id, one.topic.topic_id) for one in now.names]
         commits = TopicCommits(self._desk.writer, self._desk.limits, None, principal)
         known = self._desk.latest()
-        writes = release_writes(now.plan, names)
+        writes = release_writes(snapshot, now.plan, entry_id, names)
         # Whoever asks again, since the time was over, goes on where it ended.
         commits.put_all([one for one in writes if known.fact(one.key) != one.value])
 
@@ -366,6 +368,10 @@ class Armory:
             raise (KafkaReplaced if held.stop.kafka_id else VanishGuard)(held.stop.text)
         if not held.pinned:
             raise NotReady("Kafka was not looked at yet")
+        if words := self._desk.unmanaged():
+            raise Conflict(words)  # it does not end by asking again
+        if held.unmanaged:
+            raise NotReady(NOT_ON_RECORD)
 
     def _found(
         self, snapshot: Snapshot, path: Path, kind: Kind | None

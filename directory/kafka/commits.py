@@ -201,15 +201,15 @@ class TopicCommits:
         mark = Put(detached_key(physical_name), topic_id)
         self._execute(FinishDelete(topics=((name, entry_id),)), extra_writes=(mark,))
 
-    def put(self, writes: Sequence[Write]) -> None:
-        """Commit facts.
+    def put(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> None:
+        """Commit facts, where these guards hold, too.
 
         Raises:
             LeadershipLost, StoreUnavailable
         """
         self.check()
         try:
-            self._writer.put_facts(writes, guards=self._guards)
+            self._writer.put_facts(writes, guards=(*self._guards, *guards))
         except LostRace as lost:
             raise LeadershipLost from lost
 

@@ -36,4 +36,6 @@ class Desk:
     """Unix seconds, for people."""
     unconfirmed_seconds: Callable[[], float] = lambda: 0.0
     """For how long no parent has confirmed what is inherited."""
+    unmanaged: Callable[[], str] = lambda: ""
+    """Why another cluster manages this Kafka; empty = this one does."""
     sleep: Callable[[float], object] = time.sleep

@@ -13,24 +13,31 @@ from typing import Final, Protocol
 from directory.kafka.compare import Stop
 from directory.namespace.keys import kafka_key
 from directory.namespace.mapping import MappingRule
-from directory.store.base import Put, Remove, Write
+from directory.store.base import KeyIs, Put, Remove, Write
 from resolver.errors import InvalidArgument
 
 __all__ = [
+    "NOT_ON_RECORD",
     "STOPPED",
     "Facts",
     "KafkaFacts",
     "allow",
     "forget_allowed",
+    "note_manager",
     "pin",
     "pinned_words",
     "stop",
+    "was_unmanaged",
     "write_rules",
 ]
 
 _PIN: Final = kafka_key("pin")
 _PINNED_AT: Final = kafka_key("pinned-at")
 STOPPED: Final = kafka_key("stopped")
+NOT_ON_RECORD: Final = "that this cluster manages its Kafka again is not on record yet: the elected server puts it there"
+"""Why nothing is changed in Kafka in that moment."""
+_MANAGING: Final = kafka_key("managing")
+_UNMANAGED: Final = "unmanaged"
 _ALLOWED: Final = kafka_key("allowed")
 _RULES: Final = kafka_key("rules")
 
@@ -49,6 +56,8 @@ class KafkaFacts:
     pinned: str = ""
     pinned_at_ms: int = 0
     """Unix milliseconds; 0 = before that was recorded."""
+    unmanaged: bool = False
+    """Another cluster manages this Kafka, as far as the elected server put it on record."""
     stop: Stop | None = None
     allowed: int = 0
     """So many topics may be gone at the next comparison: an operator acknowledged them."""
@@ -60,6 +69,7 @@ class KafkaFacts:
         return cls(
             pinned=(snapshot.fact(_PIN) or b"").decode(errors="replace"),
             pinned_at_ms=_read_number(snapshot.fact(_PINNED_AT)),
+            unmanaged=_read_managing(snapshot)[1],
             stop=_read_stop(snapshot.fact(STOPPED)),
             allowed=_read_number(snapshot.fact(_ALLOWED)),
             rules=_read_rules(snapshot.fact(_RULES)),
@@ -80,10 +90,29 @@ def stop(reason: Stop | None) -> tuple[Write, ...]:
 
 
 def pinned_words(snapshot: Facts) -> list[str]:
-    """Which Kafka is pinned, and since when: one that comes back after another was acknowledged is
-    pinned anew.
+    """Which Kafka is pinned, since when, and how often the managing of it began or ended: one that
+    comes back after another was acknowledged is pinned anew, and a cluster that manages it again is
+    not where it was before.
     """
-    return [(snapshot.fact(key) or b"").decode(errors="replace") for key in (_PIN, _PINNED_AT)]
+    keys = (_PIN, _PINNED_AT, _MANAGING)
+    return [(snapshot.fact(key) or b"").decode(errors="replace") for key in keys]
+
+
+def note_manager(snapshot: Facts, *, unmanaged: bool) -> tuple[tuple[Write, ...], KeyIs]:
+    """What puts on record whether another cluster manages this Kafka, and the guard of it; no
+    writes where that is on record already. What is written was never there before.
+    """
+    value = snapshot.fact(_MANAGING)
+    guard, (number, known) = KeyIs(_MANAGING, value), _read_managing(snapshot)
+    if known == unmanaged:
+        return (), guard
+    word = _UNMANAGED if unmanaged else "managing"
+    return (Put(_MANAGING, f"{number + 1} {word}".encode()),), guard
+
+
+def was_unmanaged(snapshot: Facts) -> bool:
+    """Whether another cluster ever managed this Kafka while it was pinned here."""
+    return snapshot.fact(_MANAGING) is not None
 
 
 def allow(reason: Stop, snapshot: Facts, at_ms: int = 0) -> tuple[Write, ...]:
@@ -131,6 +160,16 @@ def _read_number(value: bytes | None) -> int:
         return int(value or b"0")
     except ValueError:
         return 0
+
+
+def _read_managing(snapshot: Facts) -> tuple[int, bool]:
+    """How often it changed who manages, and whether another cluster does."""
+    value = (snapshot.fact(_MANAGING) or b"").decode(errors="replace")
+    number, _, word = value.partition(" ")
+    try:
+        return int(number or "0"), word == _UNMANAGED
+    except ValueError:
+        return 0, True  # a newer version's, perhaps
 
 
 def _read_rules(value: bytes | None) -> tuple[MappingRule, ...]:

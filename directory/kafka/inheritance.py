@@ -48,8 +48,8 @@ def basis_of(snapshot: Snapshot, mount: Path) -> str:
     """What acting on Kafka stands on: this store's life, the mount, the lives of the ancestors'
     stores, and the Kafka that is pinned. It changes with a restore, a mount and a move of one, a
     detach and an attach, also of a cluster above, with the first word that a parent says after any
-    of these, and with another Kafka that is acknowledged; not with what anybody sets. It never is
-    again what it was before.
+    of these, with another Kafka that is acknowledged, and where another cluster begins or ends to
+    manage this Kafka; not with what anybody sets. It never is again what it was before.
     """
     return _hash([*_words(snapshot, mount), pinned_words(snapshot)])
 

@@ -23,7 +23,7 @@ from directory.kafka.commits import TopicCommits
 from directory.kafka.compare import Recorded
 from directory.kafka.config_pushing import ConfigPushing, Tally, subjects_at
 from directory.kafka.contract import KafkaAdmin
-from directory.kafka.facts import KafkaFacts
+from directory.kafka.facts import KafkaFacts, was_unmanaged
 from directory.kafka.growing import Room
 from directory.kafka.hints import Hints, Noted
 from directory.kafka.inheritance import basis_of, basis_without_kafka, missing_word
@@ -279,7 +279,8 @@ class Pusher:
         have been pushed on that of now, and is as it is wished, is released; all else waits.
         """
         kept: list[Write] = []
-        if snapshot.fact(BASIS) == basis_without_kafka(snapshot, mount).encode():
+        same = snapshot.fact(BASIS) == basis_without_kafka(snapshot, mount).encode()
+        if same and not was_unmanaged(snapshot):
             above = facts.inherited_policies(snapshot)
             armed = arming.subjects(snapshot, mount, above, ROOT_ID)
             settled = (

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from directory.kafka import walk
+from directory.kafka import facts, walk
 from directory.kafka.acl_drift import acl_drift
 from directory.kafka.acl_pushing import AclPusher
 from directory.kafka.altered import Altered
@@ -28,7 +28,7 @@ from directory.kafka.commits import LeadershipLost, TopicCommits, WritesCommands
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.desk import Desk
 from directory.kafka.drift import Drift, drift_of
-from directory.kafka.facts import KafkaFacts
+from directory.kafka.facts import NOT_ON_RECORD, KafkaFacts
 from directory.kafka.guarded_admin import GuardedAdmin
 from directory.kafka.inheritance import missing_word
 from directory.kafka.operations import Adopting, Operations
@@ -125,6 +125,7 @@ class Reconciler:
             settings,
             open_admin,
             unconfirmed_seconds=unconfirmed_seconds,
+            unmanaged=unmanaged,
         )
         self._operations = Operations(desk)
         self.armory = Armory(desk)
@@ -205,6 +206,7 @@ class Reconciler:
                 return _ELECT_SECONDS * self._chance.uniform(0.5, 1.0)
             if not self._sees_its_election(term):
                 return _SOON_SECONDS
+            self._note_manager(term)
             if self._clock() >= term.kafka_due:
                 self._attend(term)
             return self._seconds_until_due(term)
@@ -260,6 +262,20 @@ class Reconciler:
                 raise LeadershipLost
             self._sleep(_SOON_SECONDS)
         return False
+
+    def _note_manager(self, term: Term) -> None:
+        """Put on record that another cluster manages this Kafka, and that none does any more: what
+        plans released before is released no more then, before anything is pushed.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+        unmanaged = bool(self._unmanaged())
+        writes, guard = facts.note_manager(self._latest(), unmanaged=unmanaged)
+        if writes:
+            term.commits.put(writes, (guard,))
+            which = "another cluster manages" if unmanaged else "this cluster manages"
+            _log.warning("%s: %s its Kafka from now on", self._cluster, which)
 
     def _resign(self) -> None:
         term, self._term = self._term, None
@@ -341,7 +357,8 @@ class Reconciler:
         # What a new topic is made with is partly inherited: "not known" is not "nothing".
         missing = missing_word(snapshot, has_parent=self._settings.has_parent)
         create = work.create
-        if words := self._unmanaged():
+        words = self._unmanaged() or (NOT_ON_RECORD if held.unmanaged else "")
+        if words:
             later = Work(*provisioner.put_off_all(create, work.delete, words))
         else:
             waits = provisioner.put_off(create, missing) if missing else provisioner.create(create)
@@ -351,7 +368,7 @@ class Reconciler:
     def _push(self, term: Term, admin: KafkaAdmin) -> None:
         """A part of what is to be pushed below armed directories."""
         held = KafkaFacts.of(self._latest())
-        if held.stop is not None or not held.pinned or self._unmanaged():
+        if held.stop is not None or not held.pinned or held.unmanaged or self._unmanaged():
             return
         for one in term.pushers:
             due = one.next_due()

@@ -2,8 +2,8 @@
 
 A topic is released by an armed plan that names it, or by kdir's having made it below an armed
 entry. A release is of one topic id, of what the effective policies stood on at that time
-(``inheritance.basis_of``), and of what lies at or below the entry that was armed, while that entry
-is armed. Without one of just that, a topic is not released: what kdir learns later, of whatever
+(``inheritance.basis_of``), and of the directories in which the topic was, from the entry that was
+armed down, while that entry is armed. Without one of just that, a topic is not released: what kdir learns later, of whatever
 cause, waits for a plan.
 Refuses to decide what is pushed (``arming.py``), and to push it.
 
@@ -12,6 +12,7 @@ Keys: ``k/named/<entry id>``, ``k/plan/<plan>`` and ``k/releases``; see ``keys.p
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -39,6 +40,7 @@ __all__ = [
 _NAMED: Final = kafka_key("named/")
 _PLAN: Final = kafka_key("plan/")
 _KEPT: Final = kafka_key("releases")
+_WAY_DIGITS: Final = 16
 
 
 class Released(NamedTuple):
@@ -58,19 +60,29 @@ class Releases:
         self._basis = basis_of(snapshot, mount)
         self._armed_at: dict[str, int] = {}
         self._ways: dict[int, frozenset[int]] = {}
+        self._digests: dict[tuple[int, int], str] = {}
 
     def hold_for(self, parent_id: int, topic: Topic) -> bool:
         """Whether a topic, which stands in the directory of this id, is released."""
         value = self._snapshot.fact(_named_key(topic.entry_id))
         if value is None or not topic.topic_id:
             return False
-        topic_id, _, plan = value.decode(errors="replace").partition(" ")
+        topic_id, _, rest = value.decode(errors="replace").partition(" ")
+        plan, _, way = rest.partition(" ")
         if topic_id != topic.topic_id.hex():
             return False
         entry_id = self._entry_of(plan)
         if entry_id == topic.entry_id:
-            return topic.policies.manage.get(CONFIGS, False)
-        return bool(entry_id) and entry_id in self._armed_way(parent_id)
+            armed = topic.policies.manage.get(CONFIGS, False)
+        else:
+            armed = bool(entry_id) and entry_id in self._armed_way(parent_id)
+        return armed and way == self._digest(parent_id, entry_id)
+
+    def _digest(self, parent_id: int, entry_id: int) -> str:
+        found = self._digests.get((parent_id, entry_id))
+        if found is None:
+            found = self._digests[parent_id, entry_id] = _way(self._snapshot, parent_id, entry_id)
+        return found
 
     def _entry_of(self, plan: str) -> int:
         """The entry that a plan armed, where it was armed on the basis of now; else 0."""
@@ -103,11 +115,37 @@ class Releases:
 # -- what is kept ----------------------------------------------------------------------------------
 
 
-def release_writes(plan: str, topics: Iterable[Released]) -> list[Put]:
-    """What keeps that a plan names topics. It counts once the plan is armed (``armed_plan``)."""
-    return [
-        Put(_named_key(one.entry_id), f"{one.topic_id.hex()} {plan}".encode()) for one in topics
-    ]
+def release_writes(
+    snapshot: Snapshot, plan: str, entry_id: int, topics: Iterable[Released]
+) -> list[Put]:
+    """What keeps that a plan, which arms the entry of this id, names topics where they are. It
+    counts once the plan is armed (``armed_plan``).
+    """
+    ways: dict[int, str] = {}
+    writes = []
+    for one in topics:
+        parent_id = one.place[0]
+        if parent_id not in ways:
+            ways[parent_id] = _way(snapshot, parent_id, entry_id)
+        value = f"{one.topic_id.hex()} {plan} {ways[parent_id]}"
+        writes.append(Put(_named_key(one.entry_id), value.encode()))
+    return writes
+
+
+def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
+    """The directories from a topic's own up to the entry that is armed, by their ids; its own one
+    only where the topic itself is armed. A topic, or a directory around it, that was moved may
+    have been excluded where it was.
+    """
+    ids, here = [parent_id], parent_id
+    while here and here != entry_id:
+        node = snapshot.node(here)
+        here = node.parent_id if node is not None else 0
+        ids.append(here)
+    if ids[-1] != entry_id:
+        ids = [parent_id]
+    text = " ".join(f"{one:x}" for one in ids)
+    return hashlib.sha256(text.encode()).hexdigest()[:_WAY_DIGITS]
 
 
 def armed_plan(plan: str, basis: str, entry_id: int) -> Put:
@@ -133,7 +171,7 @@ def releases_of(
         if plan not in plans:
             plans.add(plan)
             yield armed_plan(plan, basis, entry_id)
-        yield from release_writes(plan, [one])
+        yield from release_writes(snapshot, plan, entry_id, [one])
 
 
 def arming_entry(snapshot: Snapshot, parent_id: int, topic: Topic) -> int:

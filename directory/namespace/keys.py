@@ -53,9 +53,11 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     k/acl_basis                                     whose words the grants stood on, when ACLs were
                                                     pushed last
     k/armed/<aspect>/<entry id, 16 hex digits>      an entry where an aspect was armed: its plan
-    k/named/<entry id, 16 hex digits>               a topic that a plan names: its id in Kafka, and
-                                                    the plan. What may delete data is pushed to no
-                                                    other
+    k/managing                                      how often another cluster began or ended to
+                                                    manage this Kafka, and which of the two was last
+    k/named/<entry id, 16 hex digits>               a topic that a plan names: its id in Kafka, the
+                                                    plan, and a hash of the directories in which it
+                                                    is. What may delete data is pushed to no other
     k/plan/<plan>                                   a plan that was armed: at which entry, and what
                                                     the effective policies stood on
     k/releases                                      k/named/ is kept from now on

@@ -26,13 +26,15 @@ from directory.namespace.mounted import raised_claim
 from directory.namespace.quotas import Amount, counts_of
 from directory.namespace.room import check_own, check_room
 from directory.namespace.snapshot import Node
-from resolver.errors import EtagMismatch
+from resolver.errors import EtagMismatch, InvalidArgument
 from resolver.path import Path
 
 __all__ = ["check_etag", "own_policies", "update_entry"]
 
 _ALWAYS = frozenset({"policies.read_only"})
 """What may be changed where nothing may: or read-only could never be ended."""
+_PUSHED = ("configs", "acls")
+"""The aspects of Kafka that are pushed without anybody's asking for it, once they are armed."""
 
 
 def update_entry(draft: Draft, command: UpdateEntry) -> Plan:
@@ -43,6 +45,7 @@ def update_entry(draft: Draft, command: UpdateEntry) -> Plan:
     bounds = draft.context.bounds
     after = apply_changes(before, command.changes, bounds)
     if isinstance(after, Directory | Topic) and isinstance(before, Directory | Topic):
+        _check_exclusions(draft, found, before.policies, after.policies, command.path)
         policies = draft.stamped_policies(after.policies, before.policies)
         after = replace(after, policies=policies)
     if after == before:
@@ -59,6 +62,29 @@ def update_entry(draft: Draft, command: UpdateEntry) -> Plan:
         if isinstance(before, Topic) and isinstance(after, Topic):
             _check_growth(draft, found.parent, command.path, before, after)
     return draft.finish(_changed(draft, found, after), command.path)
+
+
+def _check_exclusions(
+    draft: Draft, found: Standing, before: Policies, after: Policies, path: Path
+) -> None:
+    """What is excluded from an armed directory is armed again by a plan that was read, never by
+    taking the exclusion away: what was wished since would be asked of Kafka at once.
+    """
+    for aspect in _PUSHED:
+        if before.manage.get(aspect) is not False or aspect in after.manage:
+            continue
+        above, said = found.parent, None
+        while above is not None and said is None:
+            said = above.directory.policies.manage.get(aspect)
+            above = draft.snapshot.node(above.parent_id) if above.parent_id else None
+        if said:
+            field = f"policies.manage.{aspect}"
+            raise InvalidArgument(
+                f"{field}: found false below a directory that is armed; without it what is here "
+                f"would be armed again, which takes a plan that was read first: kdir arm {path} "
+                f"--aspect {aspect}",
+                field=field,
+            )
 
 
 def _check_growth(draft: Draft, node: Node, path: Path, before: Topic, after: Topic) -> None:

@@ -144,15 +144,28 @@ def deletes_data(name: str, before: str | None, after: str | None) -> bool:
 
     ``None`` is the broker's default, which is not known here: a change from or to it counts as one
     that deletes, unless nothing could be kept longer than what comes after.
+
+    What compaction removes sooner counts whatever the cleanup policy is: that may be the broker's,
+    or become another. What new records only are refused or stamped by does not count, nor what
+    says how often Kafka looks.
     """
     match name:
-        case "retention.ms" | "retention.bytes":
+        case (
+            "retention.ms"
+            | "retention.bytes"
+            | "delete.retention.ms"
+            | "min.compaction.lag.ms"
+            | "max.compaction.lag.ms"
+        ):
             left, now = _kept(before), _kept(after)
             return now is None or (now != _FOR_EVER and (left is None or now < left))
         case "cleanup.policy":
             # Compaction deletes older records of a key, deletion old records of any.
             had = set(parts(before)) if before is not None else set()
             return after is None or not {part for part in parts(after) if part} <= had
+        case "unclean.leader.election.enable":
+            # A replica that is behind becomes the leader, and the others forget what it lacks.
+            return not (same_value(name, after, "false") or same_value(name, before, "true"))
         case "remote.log.delete.on.disable" | "remote.storage.enable":
             return same_value(name, after, "true") == (name == "remote.log.delete.on.disable")
         case _:

@@ -39,6 +39,7 @@ from directory.namespace.entry import ROOT_ID, Kind, Provision, Topic
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.topic_configs import deletes_data
 from directory.store.base import Put, Write
+from resolver.errors import InvalidArgument
 from resolver.path import Path
 from tests.trees import Cluster
 
@@ -55,6 +56,8 @@ class Allowed:
     era: int
     entry_id: int
     """Of what was armed."""
+    way: tuple[int, ...]
+    """The directories from the topic's own up to that."""
 
 
 @dataclass
@@ -72,6 +75,7 @@ class History:
     kafka_id: str = "K1"
     pushed: int = 0
     held: int = 0
+    refused: int = 0
 
     def begin(self) -> None:
         for text in DIRECTORIES[1:]:
@@ -90,7 +94,10 @@ class History:
         self.cluster.snapshot = self.snapshot.apply(self.cluster.rows.revision, writes)
 
     def directory(self) -> str:
-        return self.chance.choice(DIRECTORIES)
+        found = self.chance.choice(DIRECTORIES)
+        if self.snapshot.find_directory(Path.parse(found).below(self.cluster.mount)) is None:
+            return "/la/b/c"  # where it was moved
+        return found
 
     def entry_id(self, text: str) -> int:
         found = self.snapshot.find_directory(Path.parse(text).below(self.cluster.mount))
@@ -161,7 +168,18 @@ class History:
         topic = self.snapshot.topic(*made.place)
         assert topic is not None
         if entry_id := arming_entry(self.snapshot, made.place[0], topic):
-            self.allowed.append(Allowed(made.topic_id, self.era, entry_id))
+            self.allow(made, entry_id)
+
+    def allow(self, one: Released, entry_id: int) -> None:
+        way = self.way(one.place[0], entry_id)
+        self.allowed.append(Allowed(one.topic_id, self.era, entry_id, way))
+
+    def way(self, here: int, entry_id: int) -> tuple[int, ...]:
+        found = [here]
+        while found[-1] not in (entry_id, 0):
+            node = self.snapshot.node(found[-1])
+            found.append(0 if node is None else node.parent_id)
+        return tuple(found)
 
     def arm(self) -> None:
         """By a plan, which names what is not released yet; some never come to be armed."""
@@ -175,19 +193,24 @@ class History:
         ]
         self.plans += 1
         plan = f"p{self.plans}"
-        self.put(*release_writes(plan, names))
+        self.put(*release_writes(self.snapshot, plan, entry_id, names))
         if self.chance.random() < 0.3:
             return
         self.put(armed_plan(plan, basis, entry_id))
         self.manage(where, True)
-        self.allowed += [Allowed(one.topic_id, self.era, entry_id) for one in names]
+        for one in names:
+            self.allow(one, entry_id)
 
     def disarm(self) -> None:
         self.manage(self.directory(), self.chance.choice([False, None]))
 
     def manage(self, where: str, value: bool | None) -> None:
         changes = {"policies.manage.configs": value}
-        self.cluster.do(UpdateEntry(path=Path.parse(where), changes=changes))
+        try:
+            self.cluster.do(UpdateEntry(path=Path.parse(where), changes=changes))
+        except InvalidArgument:
+            assert value is None
+            self.refused += 1
 
     def set(self) -> None:
         value = self.chance.choice([*VALUES, None])
@@ -202,6 +225,23 @@ class History:
         target = self.cluster.mount.join(self.entry_path(topic.physical_name))
         if target != path:
             self.cluster.do(MoveEntry(path=path, new_path=target, kind=Kind.TOPIC))
+
+    def move_directory(self) -> None:
+        """The inmost one, with what is in it: to and fro, or aside and back in an instant."""
+        here = next(
+            one
+            for one in (Path.parse("/la/a/c"), Path.parse("/la/b/c"))
+            if self.snapshot.find_directory(one.below(self.cluster.mount)) is not None
+        )
+        there = Path.parse("/la/b/c" if here == Path.parse("/la/a/c") else "/la/a/c")
+        self.cluster.do(MoveEntry(path=here, new_path=there, kind=Kind.DIRECTORY))
+
+    def managed_by_another(self) -> None:
+        """Another cluster on the same Kafka begins to manage it, or ends."""
+        known = facts.KafkaFacts.of(self.snapshot).unmanaged
+        writes, _ = facts.note_manager(self.snapshot, unmanaged=not known)
+        self.put(*writes)
+        self.era += 1
 
     def another_kafka(self) -> None:
         self.kafka_id = self.chance.choice(["K1", "K2"])
@@ -244,7 +284,9 @@ class History:
             node = self.snapshot.node(here)
             here = node.parent_id if node is not None else 0
         return any(
-            (one.topic_id, one.era) == (subject.topic.topic_id, self.era) and one.entry_id in above
+            (one.topic_id, one.era) == (subject.topic.topic_id, self.era)
+            and one.entry_id in above
+            and one.way == self.way(subject.place[0], one.entry_id)
             for one in self.allowed
         )
 
@@ -278,6 +320,8 @@ STEPS = (
     History.set,
     History.set,
     History.move,
+    History.move_directory,
+    History.managed_by_another,
     History.another_kafka,
     History.moved_mount,
     History.back_up,
@@ -304,6 +348,7 @@ def test_the_histories_push_and_hold() -> None:
     found = [played(random.Random(seed), 60) for seed in range(20)]
     assert sum(one.pushed for one in found) > 20
     assert sum(one.held for one in found) > 20
+    assert sum(one.refused for one in found) > 0
 
 
 def test_a_record_of_a_newer_version_releases_nothing() -> None:
@@ -312,7 +357,8 @@ def test_a_record_of_a_newer_version_releases_nothing() -> None:
     name = NAMES[0]
     released = history.adopt(name, history.make_in_kafka(name))
     history.manage("/la", True)
-    history.put(*release_writes("p", [released]), Put(b"k/plan/p", b'{"newer": 1}'))
+    names = release_writes(history.snapshot, "p", ROOT_ID, [released])
+    history.put(*names, Put(b"k/plan/p", b'{"newer": 1}'))
     (one,) = arming.subjects(history.snapshot, history.cluster.mount, (), ROOT_ID)
     assert not one.released
     history.put(armed_plan("p", basis_of(history.snapshot, history.cluster.mount), ROOT_ID))

@@ -52,7 +52,7 @@ def la(house: Make) -> House:
         made.cluster.writer.execute(UpdateEntry(path=path, kind=Kind.DIRECTORY, changes=changes))
     known = snapshot.topic(armed, "u")
     assert known is not None
-    named = release_writes("p", [Released((armed, "u"), known.entry_id, ID)])
+    named = release_writes(snapshot, "p", armed, [Released((armed, "u"), known.entry_id, ID)])
     made.put(*named, armed_plan("p", basis_of(snapshot, Path.parse("/la")), armed))
     return made
 

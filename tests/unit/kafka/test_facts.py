@@ -64,6 +64,20 @@ def test_an_acknowledgement_ends_the_stop_and_allows_what_it_told() -> None:
         pinnings.append(facts.pinned_words(kept))
 
 
+def test_who_manages_is_noted_once_each_time_it_changes_and_never_as_it_was_before() -> None:
+    kept = Kept()
+    kept.write(facts.pin("K1", 5))
+    assert facts.note_manager(kept, unmanaged=False)[0] == ()
+    known = [facts.pinned_words(kept)]
+    for unmanaged in (True, False, True, False):
+        held = kept.write(facts.note_manager(kept, unmanaged=unmanaged)[0])
+        assert held.unmanaged is unmanaged
+        assert held.pinned_at_ms == 5, "by that it is decided which cluster manages"
+        assert facts.pinned_words(kept) not in known
+        known.append(facts.pinned_words(kept))
+        assert facts.note_manager(kept, unmanaged=unmanaged)[0] == ()
+
+
 def test_a_stop_that_cannot_be_read_is_a_stop_and_other_rubbish_is_nothing() -> None:
     kept = Kept()
     kept.values = {

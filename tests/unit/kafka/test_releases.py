@@ -18,7 +18,7 @@ from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind
 from directory.namespace.keys import kafka_key
 from directory.store.base import Put, Remove
-from resolver.errors import EtagMismatch, StoreUnavailable
+from resolver.errors import Conflict, EtagMismatch, NotReady, StoreUnavailable
 from tests.reconciling import MOUNT, World, world
 from tests.unit.kafka.test_pushing import DAY, MONTH, WEEK, SlowKafka, begin_arming, retention
 
@@ -204,6 +204,38 @@ def test_a_directory_that_was_armed_once_and_is_moved_below_what_another_plan_ar
     assert (value(kafka, "d.a"), value(kafka, "d.b")) == (DAY, DAY)
 
 
+def test_a_topic_that_leaves_a_directory_which_was_excluded_waits(
+    here: World, kafka: SlowKafka
+) -> None:
+    here.mkdir("d/sub")
+    here.execute(MoveEntry(path=MOUNT.join(("d", "b")), new_path=MOUNT.join(("d", "sub", "b"))))
+    retention(here, MONTH)
+    here.settle(1_000)
+    arm(here)
+    here.execute(UpdateEntry(path=MOUNT.child("d"), changes={"policies.manage.configs": False}))
+    retention(here, DAY)
+    here.settle(1_000)
+    here.execute(MoveEntry(path=MOUNT.join(("d", "a")), new_path=MOUNT.child("a")))
+    here.execute(MoveEntry(path=MOUNT.join(("d", "sub")), new_path=MOUNT.child("sub")))
+    here.settle(1_000)
+    assert (value(kafka, "d.a"), value(kafka, "d.b")) == (MONTH, MONTH)
+    assert waits(here, "a")
+    assert waits(here, "sub/b")
+    arm(here)
+    assert (value(kafka, "d.a"), value(kafka, "d.b")) == (DAY, DAY)
+
+
+def test_a_directory_that_is_renamed_where_it_is_stays_released(
+    here: World, kafka: SlowKafka
+) -> None:
+    retention(here, MONTH)
+    here.settle(1_000)
+    here.execute(MoveEntry(path=MOUNT.child("d"), new_path=MOUNT.child("e")))
+    retention(here, DAY)
+    here.settle(1_000)
+    assert (value(kafka, "d.a"), value(kafka, "d.b")) == (DAY, DAY)
+
+
 # -- what it stood on ------------------------------------------------------------------------------
 
 
@@ -249,6 +281,31 @@ def test_what_a_plan_stood_on_may_change_until_kafka_is_asked(
     assert looks[0] > 2
     assert {value(kafka, name) for name in ("d.a", "d.b")} == {MONTH}
     assert here.reconciler.status().waiting_count == 2
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["at once", "by another server"])
+def test_a_cluster_that_manages_its_kafka_again_was_not_what_a_plan_was_about(
+    here: World, kafka: SlowKafka, restarted: bool
+) -> None:
+    retention(here, MONTH)
+    here.settle(1_000)
+    here.unmanaged = "managed by cluster la, at /la"
+    here.settle(1_000)
+    retention(here, DAY)
+    here.settle(1_000)
+    armory = here.reconciler.armory
+    with pytest.raises(Conflict, match="managed by cluster la"):
+        armory.plan(MOUNT, "configs")
+    if restarted:
+        here.reconciler._resign()
+    here.unmanaged = ""
+    with pytest.raises(NotReady, match="not on record yet"):
+        armory.plan(MOUNT, "configs")
+    here.settle(1_000)
+    assert {value(kafka, name) for name in ("d.a", "d.b")} == {MONTH}
+    assert here.reconciler.status().waiting_count == 2
+    arm(here)
+    assert {value(kafka, name) for name in ("d.a", "d.b")} == {DAY}
 
 
 # -- records of an older version -------------------------------------------------------------------

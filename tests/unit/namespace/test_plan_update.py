@@ -351,3 +351,32 @@ def test_what_is_made_with_policies_says_who_set_them(cluster: Cluster) -> None:
         found = cluster.entry(text)
         assert isinstance(found, Directory | Topic)
         assert found.policies.stamps == stamps
+
+
+@pytest.mark.parametrize("aspect", ["configs", "acls"])
+@pytest.mark.parametrize("text", ["/la/d", "/la/d/t"])
+@pytest.mark.parametrize("way", ["a key", "the map", "all policies"])
+def test_what_is_excluded_from_an_armed_directory_is_armed_again_by_a_plan_only(
+    cluster: Cluster, aspect: str, text: str, way: str
+) -> None:
+    key = f"policies.manage.{aspect}"
+    ways: dict[str, dict[str, object]] = {
+        "a key": {key: None},
+        "the map": {"policies.manage": MappingProxyType({})},
+        "all policies": {"policies": Policies()},
+    }
+    unset = ways[way]
+    cluster.do(update("/la", {key: True}), update(text, {key: False}))
+    command = f"kdir arm {text} --aspect {aspect}"
+    refused(cluster, update(text, unset), InvalidArgument, command)
+    cluster.do(update(text, {key: True}))  # as arming does
+    cluster.do(update(text, unset))
+    # Where nothing above is armed, nothing is armed by it.
+    cluster.do(update(text, {key: False}), update("/la", {key: False}))
+    cluster.do(update(text, unset))
+
+
+def test_what_is_only_done_when_it_is_asked_for_is_unset_as_before(cluster: Cluster) -> None:
+    key = "policies.manage.delete"
+    cluster.do(update("/la", {key: True}), update("/la/d", {key: False}))
+    cluster.do(update("/la/d", {key: None}))
