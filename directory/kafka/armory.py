@@ -42,7 +42,6 @@ from directory.store.base import Guard, KeyIs, Put, Write
 from resolver.errors import (
     AboveCeiling,
     Absent,
-    Conflict,
     EtagMismatch,
     InvalidArgument,
     InvalidNamespace,
@@ -114,9 +113,8 @@ class Armory:
         Raises:
             InvalidArgument: no such aspect.
             Absent: no directory and no topic there.
-            AboveCeiling: the server's config does not allow it.
+            AboveCeiling: the server's config does not allow it, or another cluster manages Kafka.
             NotReady: what is inherited is not known.
-            Conflict: another cluster manages this Kafka.
             LimitExceeded: there would be more ACLs than the server's config allows.
             KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
         """
@@ -369,7 +367,7 @@ class Armory:
         if not held.pinned:
             raise NotReady("Kafka was not looked at yet")
         if words := self._desk.unmanaged():
-            raise Conflict(words)  # it does not end by asking again
+            raise AboveCeiling(words)  # it does not end by asking again
         if held.unmanaged:
             raise NotReady(NOT_ON_RECORD)
 

@@ -34,7 +34,7 @@ __all__ = [
 _PIN: Final = kafka_key("pin")
 _PINNED_AT: Final = kafka_key("pinned-at")
 STOPPED: Final = kafka_key("stopped")
-NOT_ON_RECORD: Final = "that this cluster manages its Kafka again is not on record yet: the elected server puts it there"
+NOT_ON_RECORD: Final = "that this cluster manages its Kafka again is not on record yet; ask again"
 """Why nothing is changed in Kafka in that moment."""
 _MANAGING: Final = kafka_key("managing")
 _UNMANAGED: Final = "unmanaged"

@@ -3,8 +3,8 @@
 A topic is released by an armed plan that names it, or by kdir's having made it below an armed
 entry. A release is of one topic id, of what the effective policies stood on at that time
 (``inheritance.basis_of``), and of the directories in which the topic was, from the entry that was
-armed down, while that entry is armed. Without one of just that, a topic is not released: what kdir learns later, of whatever
-cause, waits for a plan.
+armed down, while that entry is armed. Without one of just that, a topic is not released: what kdir
+learns later, of whatever cause, waits for a plan.
 Refuses to decide what is pushed (``arming.py``), and to push it.
 
 Keys: ``k/named/<entry id>``, ``k/plan/<plan>`` and ``k/releases``; see ``keys.py``.

@@ -9,9 +9,12 @@ from kdir.v1 import entry_pb2
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.contract import Refused, Wish
 from tests.federation import Federation, Server, eventually
 from tests.kafka_clients import kdir
 from tests.reconciling import in_kafka, make
+
+DAY, MONTH = "86400000", "2592000000"
 
 
 @pytest.fixture
@@ -66,3 +69,46 @@ def test_the_second_cluster_of_a_kafka_changes_nothing_in_it_until_it_is_alone(
         eventually(lambda: not second.status().kafka.unmanaged, 60)
         eventually(lambda: topic(second, "/b/theirs").provision == entry_pb2.PROVISION_ACTIVE, 60)
         eventually(lambda: in_kafka(kafka) == {"mine", "theirs"}, 60)
+
+
+def test_what_was_set_while_another_cluster_managed_waits_for_a_plan_of_now(
+    broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
+) -> None:
+    settings = {"bootstrap": [broker.bootstrap], "ceiling": ["configs"], "sweep_seconds": 0.5}
+    make(kafka, Wish("kept", config={"retention.ms": MONTH}))
+
+    def retention() -> str:
+        found = kafka.configs(["kept"])["kept"]
+        assert not isinstance(found, Refused)
+        return found["retention.ms"]
+
+    def arm(server: Server, path: str) -> None:
+        plan = kdir(server, "arm", path, "--aspect", "configs", "-o", "name").out.strip()
+        kdir(server, "arm", path, "--aspect", "configs", "--plan", plan)
+
+    with Federation(tmp_path) as federation:
+        root = federation.start("/")
+
+        def unmount_first() -> None:
+            root.entries("DeleteEntry", path="/a", kind=entry_pb2.ENTRY_KIND_MOUNT)
+            eventually(lambda: not second.status().kafka.unmanaged, 60)
+
+        first = federation.join("/a", "/", kafka=settings)
+        eventually(lambda: first.status().kafka.pinned_cluster_id)
+        second = federation.join("/b", "/", kafka=settings)
+        words = eventually(lambda: second.status().kafka.unmanaged)
+        eventually(lambda: second.status().topic_count == 1)
+        # Refused at once, for it does not end by itself.
+        assert words in kdir(second, "arm", "/b", "--aspect", "configs", code=5).err
+
+        unmount_first()
+        kdir(second, "set", "/b", f"retention.ms={MONTH}")
+        arm(second, "/b")
+        root.mount_child("/a", first.cluster_id)
+        eventually(lambda: second.status().kafka.unmanaged, 60)
+        kdir(second, "set", "/b", f"retention.ms={DAY}")
+        unmount_first()
+        eventually(lambda: second.status().kafka.waiting_count == 1, 60)
+        assert retention() == MONTH
+        arm(second, "/b")
+        eventually(lambda: retention() == DAY, 60)

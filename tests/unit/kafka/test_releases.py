@@ -18,7 +18,7 @@ from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind
 from directory.namespace.keys import kafka_key
 from directory.store.base import Put, Remove
-from resolver.errors import Conflict, EtagMismatch, NotReady, StoreUnavailable
+from resolver.errors import AboveCeiling, EtagMismatch, NotReady, StoreUnavailable
 from tests.reconciling import MOUNT, World, world
 from tests.unit.kafka.test_pushing import DAY, MONTH, WEEK, SlowKafka, begin_arming, retention
 
@@ -294,7 +294,7 @@ def test_a_cluster_that_manages_its_kafka_again_was_not_what_a_plan_was_about(
     retention(here, DAY)
     here.settle(1_000)
     armory = here.reconciler.armory
-    with pytest.raises(Conflict, match="managed by cluster la"):
+    with pytest.raises(AboveCeiling, match="managed by cluster la"):
         armory.plan(MOUNT, "configs")
     if restarted:
         here.reconciler._resign()
