@@ -166,7 +166,6 @@ class BrokerFaults(Faults):
                 self._broker.resume()
             self._journal.write("healed", self._about)
 
-
     def _start(self) -> None:
         """Starts the broker: one that was killed while it deleted a topic may stop once more at its
         next start (its only folder of logs counts as broken), and then comes up.
