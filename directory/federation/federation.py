@@ -132,11 +132,6 @@ class Federation:
         return facts.position_of(snapshot, self._configured_mount)
 
     @property
-    def configured_mount(self) -> Path:
-        """Where its config says that it hangs; counts until a parent has confirmed a mount."""
-        return self._configured_mount
-
-    @property
     def parent_endpoints(self) -> tuple[str, ...]:
         """Where the parent may be asked: as configured, then as it said."""
         if not self._parent:

@@ -266,12 +266,13 @@ class ParentLink:
     def _hello(self) -> federation_pb2.Hello:
         position = self._federation.view().position
         snapshot = self._replica.snapshot
-        fresh = bool(position.unmounted)
+        # Also of a cluster that was unmounted: mounted again it follows the parent, wherever that
+        # is. Only one that no parent ever mounted goes by its config, and both must agree.
         return federation_pb2.Hello(
             cluster_id=self._member.cluster_id,
             cluster=self._member.cluster,
-            mount=str(self._federation.configured_mount if fresh else position.mount),
-            epoch=0 if fresh else position.epoch,
+            mount=str(position.mount),
+            epoch=position.epoch,
             endpoints=self._member.endpoints(),
             feature_level=self._member.feature_level(),
             incarnation=snapshot.incarnation,

@@ -5,10 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
-from kdir.v1 import access_pb2, access_pb2_grpc, admin_pb2, admin_pb2_grpc, federation_pb2
+from kdir.v1 import (
+    access_pb2,
+    access_pb2_grpc,
+    admin_pb2,
+    admin_pb2_grpc,
+    entry_pb2,
+    federation_pb2,
+)
 
 from tests.command_line import run
 from tests.fault.link_proxy import LinkProxy
@@ -42,6 +50,14 @@ def move(server: Server, path: str, new_path: str) -> None:
 
 def mount_of(server: Server) -> str:
     return str(server.status().authority.cluster.mount)
+
+
+def is_linked_at(server: Server, path: str) -> bool:
+    return bool(server.status().parent.linked) and mount_of(server) == path
+
+
+def is_resolved(server: Server, path: str) -> bool:
+    return server.outcome(path) == "resolution"
 
 
 @contextmanager
@@ -268,6 +284,21 @@ def test_a_mount_that_moves_before_its_child_has_linked_is_followed(federation: 
     m.start()
     eventually(lambda: m.outcome("/moved/m/x") == "resolution")
     eventually(lambda: m.status().parent.linked)
+
+
+def test_a_child_that_was_unmounted_is_mounted_again_wherever_its_parent_says(
+    federation: Federation,
+) -> None:
+    """Its config names where it stood first, which may be long ago."""
+    root, child = federation["/"], federation.join("/free/m", "/")
+    move(root, "/free/m", "/else/m")
+    eventually(lambda: mount_of(child) == "/else/m")
+    for path in ("/else/m", "/free/m", "/else/other"):
+        root.entries("DeleteEntry", path=mount_of(child), kind=entry_pb2.ENTRY_KIND_MOUNT)
+        eventually(lambda: child.outcome(mount_of(child)) == "UNMOUNTED")
+        root.mount_child(path, child.cluster_id)
+        eventually(partial(is_linked_at, child, path))
+        eventually(partial(is_resolved, child, path))
 
 
 def test_a_first_mount_that_moves_before_its_child_has_linked_is_followed(
