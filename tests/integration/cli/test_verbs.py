@@ -262,7 +262,7 @@ def test_create_move_remove(kdir: Kdir) -> None:
     kdir.run("mv #/made/x #/made/deeper/")
     assert kdir.lines("ls #/made/deeper") == ["x"]
     assert "/made is a directory" in kdir.run("rm #/made", 2).stderr
-    assert "with 1 topic and 1 directory below it, with its data" in (
+    assert "with 1 topic and 1 directory below it, with the data that Kafka has of them" in (
         kdir.run("rm -r --plan #/made").stderr
     )
     kdir.run("rm -r #/made")
