@@ -128,8 +128,8 @@ class Operator(threading.Thread):
             try:
                 if condition():
                     return True
-            except KdirError:
-                pass
+            except (KdirError, ValueError):
+                pass  # ValueError: a server moves to another port, its channel is closed
             time.sleep(0.3)
         self._journal.breach("operator", f"{what} did not come", "operator")
         return False
