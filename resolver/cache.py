@@ -25,14 +25,16 @@ DEFAULT_ENTRIES: Final = 100_000
 class Followed:
     """That a cluster's changes are being followed; shared by all answers that rest on it."""
 
-    __slots__ = ("incarnation", "revision", "until")
+    __slots__ = ("applied", "incarnation", "revision", "until")
 
     def __init__(self, incarnation: str, revision: int) -> None:
         self.until = 0.0
         """By the clock: so long everything of the cluster that was not dropped is fresh."""
         self.incarnation = incarnation
         self.revision = revision
-        """Changes up to here were seen."""
+        """Changes up to here were received."""
+        self.applied = revision
+        """Of the changes up to here, each has dropped the answers that it touched."""
 
 
 class Kept(NamedTuple):
@@ -70,7 +72,7 @@ class Kept(NamedTuple):
         read, followed = self.read, self.followed
         if followed is not None and followed.until > now:
             # No change up to there touched it, or it would have been dropped.
-            seen = Position(followed.incarnation, followed.revision)
+            seen = Position(followed.incarnation, followed.applied)
             read = read.advanced(self.cluster_id, seen)
         return read.reaches(wanted)
 
@@ -127,6 +129,14 @@ class Cache:
         self._own_mounts: dict[Path, None] = {}
 
     # -- answers ---------------------------------------------------------------------------
+
+    def good(self, key: Hashable, wanted: Mapping[str, Position], now: float) -> Kept | None:
+        """Returns what is remembered, if it is fresh and good for a token of these positions."""
+        kept = self.answers.get(key)
+        if kept is None or not kept.is_fresh(now) or not kept.reaches(wanted, now):
+            return None
+        # A change that was applied between the look and the comparison has dropped it since.
+        return kept if not wanted or self.answers.get(key) is kept else None
 
     def keep(self, key: Hashable, kept: Kept) -> None:
         """Remember an answer in the place of what was known."""

@@ -180,6 +180,7 @@ class _Cluster:
         followed.revision = max(followed.revision, place.revision)
         for event in changes.events:
             self._apply(event)
+        followed.applied = followed.revision
         now = self._clock()
         followed.until = min(now + _FRESH_SECONDS, self._grounds_until)
 

@@ -114,9 +114,8 @@ class Lookups:
             KdirError: as ``Resolver.resolve``.
         """
         key = wanted.key(str(path))
-        kept = self._cache.answers.get(key)
-        now = self._clock()
-        if kept is not None and kept.is_fresh(now) and kept.reaches(_positions(token), now):
+        kept = self._cache.good(key, _positions(token), self._clock())
+        if kept is not None:
             return _given(kept)
         # A caller with a token of its own cannot share a walk that did not carry it.
         flight_key = (key, token) if token else key
@@ -188,8 +187,8 @@ class Lookups:
         found: dict[Path, TopicLocation | KdirError] = {}
         cold: list[Path] = []
         for path in dict.fromkeys(paths):
-            kept = self._cache.answers.get(wanted.key(str(path)))
-            if kept is not None and kept.is_fresh(now) and kept.reaches(positions, now):
+            kept = self._cache.good(wanted.key(str(path)), positions, now)
+            if kept is not None:
                 found[path] = _outcome(kept)
             else:
                 cold.append(path)

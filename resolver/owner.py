@@ -213,6 +213,9 @@ class Owners:
         sent = [Path.parse(getattr(call.request, field)) for field in fields]
         for path in (call.path, *sent):
             self._cache.drop(path)
+            if getattr(call.request, "make_parents", False):
+                for length in range(1, len(path)):  # they may have been remembered as absent
+                    self._cache.drop_at(str(Path(path.segments[:length])))
             if call.wanted.no_follow:  # a mount may have come, gone or moved
                 self._cache.unlearn_below(path)
 

@@ -107,7 +107,7 @@ def test_writes_that_hang_hold_no_thread_that_answers_reads(server: Server, hang
     before = thread_count(server)
 
     def write(number: int) -> str:
-        return reason(lambda: mkdir(server, f"/la/d{number}", timeout=6))
+        return reason(lambda: mkdir(server, f"/la/d{number}", timeout=20))
 
     with hang(), ThreadPoolExecutor(40) as callers:
         writes = [callers.submit(write, number) for number in range(40)]

@@ -256,7 +256,11 @@ class LibraryDoor:
         self._start = start
         self._random = random_source
         self.written: dict[str, int] = {}
-        """By plot: the version of its tree that was written by this resolver last."""
+        """By plot: the version of its tree that was written by this resolver last; what is asked of
+        a server is at least that new."""
+        self.changed: dict[str, int] = {}
+        """By path of an entry: the version with this resolver's last change of it; what is
+        remembered is at least that new."""
         self._world = world
         self._resolver = Resolver(
             list(self.servers),
@@ -308,6 +312,16 @@ class LibraryDoor:
             if error.reason in _ABSENT:
                 return Answered(model.ABSENT)
             raise
+
+    def at_least(self, read: Read, plot: str) -> int:
+        """The version of a plot's tree that an answer without a token may not be older than.
+
+        What is remembered may miss others' changes until its lifetime ends; it never misses those
+        that this resolver made itself.
+        """
+        if read.what == "resolve":
+            return self.changed.get(read.path, 0)
+        return self.written.get(plot, 0)
 
     def follow(self, path: str, token: str, timeout_seconds: float) -> tuple[object, bool]:
         """Where a path leads: canonical path and kind, or absent; and whether that may be old or

@@ -247,12 +247,14 @@ class Worker(threading.Thread):
         if position is None:
             self._give_up(plot, "token", f"{op.shown()} answers no position: {token!r}")
             return
+        changed = _changed(plot.tree, expected.tree)
         if expected.tree != plot.tree:
             plot.record(expected.tree, position)
             path = op.new_path or op.path
             plot.cluster.acknowledged.append(Acknowledged(request_id, path, position))
         if isinstance(door, LibraryDoor):
             door.written[plot.path] = len(plot.versions) - 1
+            door.changed |= dict.fromkeys(changed, len(plot.versions) - 1)
         lives = plot.cluster.lives
         self._done.append(_Done(op, request_id, answer, time.monotonic(), plot.cluster, lives))
 
@@ -396,7 +398,7 @@ class Worker(threading.Thread):
         """Asks, and compares with what the model has; False: there was no answer."""
         at_least = len(plot.versions) - 1 if token else 0
         if isinstance(door, LibraryDoor):
-            at_least = max(at_least, door.written.get(plot.path, 0))
+            at_least = max(at_least, door.at_least(read, plot.path))
         found = self._ask(plot, read, door, token, seconds)
         if found is None:
             return False
@@ -410,6 +412,8 @@ class Worker(threading.Thread):
             position is not None
             and asked is not None
             and not found.is_stale
+            # What a resolver remembers and follows is as it was at a later position, too.
+            and not isinstance(door, LibraryDoor)
             and position.incarnation == asked.incarnation
             and position.revision < asked.revision
         ):
@@ -590,6 +594,11 @@ class Worker(threading.Thread):
 def is_of(op: Op, plot: Plot) -> bool:
     """True if an operation is about what lies in a plot."""
     return op.path == plot.path or op.path.startswith(plot.path + "/")
+
+
+def _changed(before: Tree, after: Tree) -> set[str]:
+    """The paths of the entries that are not the same in both."""
+    return {key[0] for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
 
 
 def whole(tree: Tree, plot: Plot) -> object:

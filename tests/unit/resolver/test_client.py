@@ -400,6 +400,22 @@ def test_what_was_written_is_read(directory: MemoryDirectory) -> None:
     assert place.revision == scribe.cluster._revision
 
 
+def test_the_parents_that_a_write_made_are_read(directory: MemoryDirectory) -> None:
+    Scribe(directory, "/ny/tracking")
+    resolver = directory.resolver("/la")
+    parents = ["/ny/tracking/a", "/ny/tracking/a/b"]
+    for path in parents:
+        for no_follow in (False, True):
+            with pytest.raises(errors.Absent):
+                resolver.resolve(path, no_follow=no_follow)
+    request = create()
+    request.make_parents = True
+    resolver.call("/ny/tracking/a/b/new", "DirectoryService.CreateEntry", request)
+    for path in parents:
+        for no_follow in (False, True):
+            assert resolver.resolve(path, no_follow=no_follow).kind == "directory"
+
+
 def test_a_write_is_decided_on_what_was_written_before(directory: MemoryDirectory) -> None:
     """Also where another server of the cluster answers it."""
     scribe = Scribe(directory, "/ny/tracking")

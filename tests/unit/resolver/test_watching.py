@@ -8,12 +8,13 @@ import pytest
 from kdir.v1 import entry_pb2, resolve_pb2, watch_pb2
 
 from resolver import Resolver, errors
+from resolver.cache import Followed
 from resolver.errors import KdirError
 from resolver.outcome import Sender
 from resolver.owner import Owner
 from resolver.path import Path
 from resolver.testing import MemoryDirectory, MemoryTransport
-from resolver.token import Token
+from resolver.token import Position, Token
 from resolver.watching import Watching
 from tests.federation import eventually
 
@@ -336,6 +337,57 @@ def test_an_answer_that_a_change_has_overtaken_is_not_kept(live: Live) -> None:
     live.cluster._revision = old  # another server of the cluster, which lags
     client.resolve("/a/c")
     assert "/a/c" not in client._cache.answers
+
+
+def test_for_a_token_no_answer_is_given_that_a_change_is_about_to_drop(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream's thread has the change, and the answer is asked for before it was dropped."""
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    old = client.resolve("/a/b").authority.revision
+    given: list[int] = []
+    drop = client._cache.drop_at
+
+    def asked_before_it_is_dropped(path: str) -> None:
+        if path == "/a/b" and not given:
+            given.append(0)
+            found = client.resolve("/a/b", token=token(live.cluster._revision))
+            given.append(found.authority.revision)
+        drop(path)
+
+    monkeypatch.setattr(client._cache, "drop_at", asked_before_it_is_dropped)
+    live.directory.topic("/a/b", physical_name="other")
+    live.tell(event("/a/b", live.cluster._revision))
+    eventually(lambda: len(given) == 2)
+    assert given[1] == old + 1
+
+
+def test_for_a_token_no_answer_is_given_that_was_dropped_while_it_was_compared(
+    live: Live,
+) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    client.resolve("/a/b")
+    kept = client._cache.answers["/a/b"]
+    following = client._feeds.following
+    assert following is not None
+    cluster = following._clusters[ID]
+
+    class DroppedMeanwhile(Followed):
+        """Its changes are applied between the look and the comparison."""
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "applied":
+                client._cache.drop_at("/a/b")
+                return cluster.followed.revision + 1
+            return getattr(cluster.followed, name)
+
+    client._cache.keep("/a/b", kept._replace(followed=DroppedMeanwhile("memory", 0)))
+    wanted = {ID: Position("memory", cluster.followed.revision + 1)}
+    assert client._cache.good("/a/b", wanted, live.now) is None
 
 
 @pytest.mark.parametrize("how", ["resync", "another life"])
