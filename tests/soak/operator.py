@@ -15,7 +15,7 @@ from resolver.errors import KdirError
 from resolver.token import Position, Token
 from tests.soak.doors import StubDoor
 from tests.soak.journal import Journal
-from tests.soak.plots import Plot, Version
+from tests.soak.plots import Plot
 from tests.soak.world import Cluster, Lingering, World, await_serving, is_linked
 
 __all__ = ["Operator"]
@@ -340,5 +340,5 @@ class Operator(threading.Thread):
                 then = []
             plot.is_lost = len(then) != 1 or bool(plot.candidates)
             if not plot.is_lost:
-                plot.versions = [Version(then[0], -1, 0)]
+                plot.begin_anew(then[0])
                 plot.incarnation = ""

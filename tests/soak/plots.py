@@ -34,6 +34,8 @@ class Plot:
     lingering: Lingering | None = None
     is_lost: bool = False
     """After a restore it is not known what it holds."""
+    _first: int = 0
+    """The number of the first of ``versions``."""
 
     @property
     def tree(self) -> Tree:
@@ -47,11 +49,21 @@ class Plot:
         if position.incarnation != self.incarnation:
             self.incarnation = position.incarnation
             # A new life of the store, which began with what there was.
-            self.versions = [Version(self.tree, -1, 0)]
+            self.begin_anew(self.tree)
             self.versions.append(Version(tree, position.revision - 1, position.revision))
         else:
             after = position.revision - 1 if exact else self.versions[-1].until
             self.versions.append(Version(tree, after, position.revision))
+
+    def begin_anew(self, tree: Tree) -> None:
+        """The store began a new life with this tree: what revisions it had before says nothing."""
+        self._first = self.newest
+        self.versions = [Version(tree, -1, 0)]
+
+    @property
+    def newest(self) -> int:
+        """The number of the last version, counted through all lives of the store."""
+        return self._first + len(self.versions) - 1
 
     def doubt(self, *candidates: Tree) -> None:
         """It may be any of these, or become so later."""
@@ -64,8 +76,9 @@ class Plot:
 
     def possible(self, position: Position | None, at_least: int) -> list[Tree]:
         """The trees that a read may find that was made at a position; without one, any from the
-        version ``at_least`` on.
+        version with the number ``at_least`` on.
         """
+        at_least = max(0, at_least - self._first)
         if position is None or position.incarnation != self.incarnation:
             return [version.tree for version in self.versions[at_least:]]
         found = []

@@ -253,8 +253,8 @@ class Worker(threading.Thread):
             path = op.new_path or op.path
             plot.cluster.acknowledged.append(Acknowledged(request_id, path, position))
         if isinstance(door, LibraryDoor):
-            door.written[plot.path] = len(plot.versions) - 1
-            door.changed |= dict.fromkeys(changed, len(plot.versions) - 1)
+            door.written[plot.path] = plot.newest
+            door.changed |= dict.fromkeys(changed, plot.newest)
         lives = plot.cluster.lives
         self._done.append(_Done(op, request_id, answer, time.monotonic(), plot.cluster, lives))
 
@@ -396,7 +396,7 @@ class Worker(threading.Thread):
 
     def compare(self, plot: Plot, read: Read, door: Reader, token: str, seconds: float = 8) -> bool:
         """Asks, and compares with what the model has; False: there was no answer."""
-        at_least = len(plot.versions) - 1 if token else 0
+        at_least = plot.newest if token else 0
         if isinstance(door, LibraryDoor):
             at_least = max(at_least, door.at_least(read, plot.path))
         found = self._ask(plot, read, door, token, seconds)
