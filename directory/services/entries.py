@@ -374,7 +374,8 @@ class DirectoryService(Service):
     ) -> tuple[Cluster, T]:
         """The cluster whose tree holds the path, and what the attempt came to there.
 
-        ``ask_first``: of what deletes Kafka's topics, whose guards do not hold all that forbids it.
+        ``ask_first``: for a removal with all below it. Its guards hold neither how much that is,
+        which is part of the answer, nor all that forbids Kafka's topics to go along.
         """
         picked = self._hosting.pick_holder(path) if holder else self._hosting.pick(path)
 
@@ -382,7 +383,6 @@ class DirectoryService(Service):
             cluster = self._hosting.owner_of(path, holder=holder)
             return cluster, attempt(cluster)
 
-        ask_first = ask_first and _may_delete_in_kafka(picked)
         return self._hosting.decide(picked, request.token, call, owned, ask_first=ask_first)
 
     def _write(
@@ -425,11 +425,6 @@ def _as_asked(command: CreateTopic, request: directory_pb2.CreateEntryRequest) -
     name = command.physical_name or command.path.name
     unseen = Observed(physical_name=name, topic_id=b"", partitions=0, replication_factor=0)
     return replace(command, adopt_existing=unseen)
-
-
-def _may_delete_in_kafka(cluster: Cluster) -> bool:
-    kafka = cluster.config.kafka
-    return kafka is not None and "delete" in kafka.ceiling
 
 
 def _check_request_id(request: _WriteRequest) -> None:

@@ -234,7 +234,7 @@ class Hand(threading.Thread):
     def _foreign(self) -> None:
         """A topic that somebody makes, often where directories are armed."""
         _, prefix = self._directory()
-        retention_ms = self._random.choice([None, 365 * DAY_MS])
+        retention_ms = self._random.choice([7 * DAY_MS, 365 * DAY_MS])
         self.ledger.make(
             f"{prefix}.{self._random.choice(_NAMES)}{self._random.choice('xyz')}", retention_ms
         )

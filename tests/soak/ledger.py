@@ -78,15 +78,19 @@ class Ledger:
 
     # -- what the soak does by hand --------------------------------------------------------------
 
-    def make(self, name: str, retention_ms: int | None) -> bool:
+    def make(self, name: str, retention_ms: int = 7 * DAY_MS) -> bool:
         """Makes a topic with old messages; False where one is there already.
+
+        The retention is always said: a broker that replays its log after a restart gives a topic
+        configs of a removed one of the same name (its ``ConfigurationsDelta`` keeps what was set
+        in the part that it replays, though the topic's removal follows there).
 
         Raises:
             KafkaException
         """
         with self.lock:
             admin = self._admin()
-            config = {} if retention_ms is None else {"retention.ms": str(retention_ms)}
+            config = {"retention.ms": str(retention_ms)}
             new = NewTopic(name, num_partitions=1, replication_factor=1, config=config)
             # Whoever finds the name from here on finds the hand's topic, or an earlier one.
             before = self.describe([name]).get(name)

@@ -137,6 +137,19 @@ def test_a_directory_removed_at_one_and_made_anew_at_the_other(pair: Pair) -> No
     assert rounds(pair, step) == []
 
 
+def test_a_removal_with_all_below_it_counts_what_is_below_it(pair: Pair) -> None:
+    def step(first: Server, second: Server, number: int) -> str:
+        path = f"/la/d{number}"
+        first.mkdir(f"{path}/kept")
+        second.names(path, token=first.mkdir(f"{path}/gone").token)
+        kind: Any = entry_pb2.ENTRY_KIND_DIRECTORY
+        first.entries("DeleteEntry", path=f"{path}/gone", kind=kind)
+        removed = second.entries("DeleteEntry", path=path, kind=kind, recursive=True)
+        return "" if removed.directory_count == 2 else f"{removed.directory_count} directories"
+
+    assert rounds(pair, step) == []
+
+
 def test_a_request_that_changed_nothing_is_answered_as_before_at_the_other(pair: Pair) -> None:
     pair.turn(0)[0].mkdir("/la/d")
 
