@@ -22,7 +22,16 @@ from tests.soak.world import Cluster, World
 __all__ = ["Acknowledged", "Watcher"]
 
 _MAY_COME_BACK = frozenset(
-    {"UNREACHABLE", "NOT_READY", "CANCELLED", "DEADLINE_EXCEEDED", "LIMIT_EXCEEDED", "LAME"}
+    {
+        "UNREACHABLE",
+        "NOT_READY",
+        "STORE_UNAVAILABLE",  # so does a server that has not got as far as the token, without one
+        "TOKEN_FROM_FUTURE",
+        "CANCELLED",
+        "DEADLINE_EXCEEDED",
+        "LIMIT_EXCEEDED",
+        "LAME",
+    }
 )
 _BEGINS_ANEW = frozenset({"TOKEN_EXPIRED", "RESYNC", "REVISION_GONE", "ABSENT"})
 
