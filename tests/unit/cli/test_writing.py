@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdir.v1 import admin_pb2, directory_pb2, entry_pb2
+from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
 from resolver import errors
 from resolver.errors import LocksOut
@@ -311,6 +311,30 @@ def test_mv_into_a_directory_keeps_the_name(kdir: Kdir) -> None:
     ran = kdir("mv", "/orders", "/search/")
     assert ran.err == "moved /orders to /search/orders; in Kafka it stays orders\n"
     assert kdir("mv", "/orders", "/search/o").err.startswith("moved /orders to /search/o;")
+
+
+# -- arm -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_arm_means_the_directory_where_a_slash_follows_the_name(kdir: Kdir, slash: str) -> None:
+    """A topic of the same name stands beside it, and is what the path alone means."""
+    kdir.tree.topic("/x")
+    kdir.tree.topic("/x/t")
+    kdir.answers["PolicyService.PlanArming"] = lambda _: policies_pb2.PlanArmingResponse(
+        plan_hash="p1"
+    )
+    kdir.answers["PolicyService.Arm"] = lambda _: policies_pb2.ArmResponse()
+    shown = kdir("arm", f"/x{slash}", "--aspect", "configs")
+    assert shown.code == 0
+    assert f"kdir arm /x{slash} --aspect configs --plan p1" in shown.err
+    assert kdir("arm", f"/x{slash}", "--aspect", "configs", "--plan", "p1").code == 0
+    plan, arm = kdir.calls
+    assert isinstance(plan, policies_pb2.PlanArmingRequest)
+    assert isinstance(arm, policies_pb2.ArmRequest)
+    assert arm.plan_hash == "p1"
+    for asked in (plan, arm):
+        assert (asked.path, asked.directory) == ("/x", bool(slash))
 
 
 # -- set, unset ----------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -73,9 +76,14 @@ def armed(file: FilePath, kafka: Any, **settings: Any) -> Iterator[World]:
         yield here
 
 
-def begin_arming(here: World) -> None:
-    armory = here.reconciler.armory
-    armory.arm(MOUNT, "configs", armory.plan(MOUNT, "configs").plan, timeout_seconds=0.0)
+def begin_arming(here: World, *below: str) -> None:
+    """Commits an arming and does not wait for its calls, which a later step of the test makes. By
+    its clock 30 s pass between two looks, so that the commit has half a minute of real time.
+    """
+    armory, where = copy(here.reconciler.armory), MOUNT.join(below)
+    late = itertools.count(0.0, 30.0)
+    armory._desk = replace(armory._desk, clock=lambda: next(late))
+    armory.arm(where, "configs", armory.plan(where, "configs").plan, timeout_seconds=60.0)
 
 
 def retention(here: World, value: str | None, *below: str, kind: Kind = Kind.DIRECTORY) -> None:

@@ -54,8 +54,7 @@ class Makes(SlowKafka):
 
 
 def arm(here: World, *below: str) -> None:
-    armory, where = here.reconciler.armory, MOUNT.join(below)
-    armory.arm(where, "configs", armory.plan(where, "configs").plan, timeout_seconds=0.0)
+    begin_arming(here, *below)
     here.settle(1_000)
 
 
