@@ -108,7 +108,7 @@ class Limits:
     connections: int = 16_384
     """Connections at a time; one more is closed at once."""
     concurrent_calls: int = 4_096
-    """Calls at a time; one more is RESOURCE_EXHAUSTED."""
+    """Calls at a time, streams not counted; one more is refused."""
     connection_calls: int = 1_000
     """Calls and streams of one connection at a time; its client waits with more."""
     unfinished_requests: int = 1_024

@@ -319,13 +319,12 @@ class Subscription:
         with self._changed:
             if self._lost or self._closed:
                 return
-            if self._count and (
-                self._count + len(revised[1]) > most_events or self._bytes + size > most_bytes
-            ):
-                self._give_up(
-                    f"more than {most_events} changes, or {most_bytes >> 20} MiB of them, were not "
-                    "read in time"
-                )
+            if self._count and self._count + len(revised[1]) > most_events:
+                self._give_up(_lagged(f"more than {most_events} changes", "watch_queue"))
+                return
+            if self._count and self._bytes + size > most_bytes:
+                found = f"changes of more than {most_bytes} bytes"
+                self._give_up(_lagged(found, "watch_queue_bytes"))
                 return
             self._queue.append(revised)
             self._count += len(revised[1])
@@ -341,6 +340,10 @@ class Subscription:
         self._lost = why
         self._queue = []
         self._changed.notify_all()
+
+
+def _lagged(found: str, setting: str) -> str:
+    return f"{found} were not read in time (limits.{setting}): list again, then watch"
 
 
 _LOADED_ANEW: Final = "the tree was loaded anew: list again, then watch"

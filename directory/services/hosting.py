@@ -298,8 +298,8 @@ def _seen(sight: Sight, ready: Ready, text: str, prefer: Kind | None, no_follow:
 def answers_full(most_bytes: int) -> LimitExceeded:
     """What a path of a batch gets for which there is no room in the answer."""
     return LimitExceeded(
-        f"the answers before it have {most_bytes} bytes, as many as one call gets; ask for it in "
-        f"another",
+        f"the answers before it have {most_bytes} bytes, as many as one call gets "
+        f"(limits.answer_bytes); ask for it in another",
         field="paths",
         limit=most_bytes,
     )

@@ -203,7 +203,8 @@ class Recursion:
     @contextmanager
     def _place(self, call: Call) -> Iterator[None]:
         refusal = LimitExceeded(
-            "too many recursive calls at once; follow the referrals instead, or try again"
+            "too many recursive calls at once (limits.workers); follow the referrals instead, or "
+            "try again"
         )
         with self._places.hold(call, refusal), self._waiting():
             yield

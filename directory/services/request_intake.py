@@ -4,6 +4,7 @@ grpcio's synchronous server gives a call a thread as soon as its headers are the
 waits for the request. A caller that sends headers and nothing more would hold a thread until it
 goes away. Here the request is received first, on gRPC's own thread, and only then is the call given
 to a pool: an unfinished request costs memory, of which ``most`` and ``seconds`` bound the amount.
+Here, too, calls at a time are bounded: gRPC's own bound answers with no reason.
 
 This is the only module that uses private parts of ``grpc._server``;
 ``tests/unit/directory/test_request_intake.py`` says when it can be dropped.
@@ -15,7 +16,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -47,9 +48,11 @@ at a time, so that a flood copies the list of them once for many."""
 class Ended:
     """The part of a future that gRPC uses: the callback that runs when a call has ended."""
 
-    __slots__ = ("_callback", "_has_ended", "_lock")
+    __slots__ = ("_callback", "_has_ended", "_lock", "_on_end")
 
-    def __init__(self) -> None:
+    def __init__(self, on_end: Callable[[], object] | None = None) -> None:
+        """``on_end``: called once, before the callback."""
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._callback: Callable[[Any], object] | None = None
         self._has_ended = False
@@ -65,8 +68,11 @@ class Ended:
     def end(self) -> None:
         """Marks the call as ended."""
         with self._lock:
+            on_end = None if self._has_ended else self._on_end
             self._has_ended = True
             callback = self._callback
+        if on_end is not None:
+            on_end()
         if callback is not None:
             callback(self)
 
@@ -86,7 +92,7 @@ class _Unfinished:
     event: Any
     state: Any
     since: float
-    ended: Ended = field(default_factory=Ended)
+    ended: Ended
 
 
 Begin = Callable[[Ended, Callable[..., object], tuple[Any, ...]], None]
@@ -99,12 +105,21 @@ class RequestIntake:
     Args:
         most: unfinished requests at a time; beyond it the oldest are refused.
         seconds: after which an unfinished request is refused.
+        calls: calls at a time, streams not counted; one more is refused.
     """
 
     def __init__(
-        self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        most: int,
+        seconds: float,
+        calls: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most: Final = most
+        self._most_calls: Final = calls
+        self._calls = 0
+        self._lock: Final = threading.Lock()
+        """Held while ``_calls`` changes."""
         self._seconds: Final = seconds
         self._clock: Final = clock
         self._unfinished: Final[dict[int, _Unfinished]] = {}
@@ -116,17 +131,32 @@ class RequestIntake:
         """Calls whose request has not arrived."""
         return len(self._unfinished)
 
-    def submit(self, begin: Begin, answer: Callable[..., object], about: tuple[Any, ...]) -> Ended:
+    def submit(
+        self,
+        begin: Begin,
+        answer: Callable[..., object],
+        about: tuple[Any, ...],
+        *,
+        is_stream: bool = False,
+    ) -> Ended:
         """Receives the request of a call that gRPC submits to a pool, then has ``begin`` run it.
 
-        Calls that take their messages themselves begin at once.
+        Calls that take their messages themselves begin at once. ``is_stream``: it is bounded as an
+        open stream, and not as a call.
         """
         if len(about) < 4 or not getattr(about[3], _MARK, False):
             ended = Ended()
             begin(ended, answer, about)
             return ended
         run, event, state, behave, _, read, write = about
-        call = _Unfinished(event, state, self._clock())
+        if not (is_stream or self._take_call()):
+            why = f"{self._most_calls} calls are under way (limits.concurrent_calls); ask again"
+            _abort(event, state, LimitExceeded(why, limit=self._most_calls))
+            ended = Ended()
+            ended.end()
+            return ended
+        ended = Ended() if is_stream else Ended(self._give_call_back)
+        call = _Unfinished(event, state, self._clock(), ended)
         key = id(call)
         receive = _server._receive_message(state, event.call, read)  # noqa: SLF001
 
@@ -155,6 +185,16 @@ class RequestIntake:
             self._refuse_oldest()
         return call.ended
 
+    def _take_call(self) -> bool:
+        with self._lock:
+            is_free = self._calls < self._most_calls
+            self._calls += is_free
+        return is_free
+
+    def _give_call_back(self) -> None:
+        with self._lock:
+            self._calls -= 1
+
     def refuse_late(self) -> None:
         """Refuses the calls whose request is overdue. To be called every now and then."""
         if not self._unfinished:
@@ -162,12 +202,16 @@ class RequestIntake:
         now = self._clock()
         for key, call in list(self._unfinished.items()):
             if now - call.since > self._seconds:
-                self._refuse(key, call, f"no request came within {self._seconds:g} s")
+                why = f"no request came within {self._seconds:g} s (limits.request_seconds)"
+                self._refuse(key, call, why)
 
     def _refuse_oldest(self) -> None:
         # In the order in which they came: a dict keeps it.
         count = max(1, self._most // _FREED_AT_ONCE)
-        why = f"more than {self._most} calls wait for their request; send it with the headers"
+        why = (
+            f"more than {self._most} calls wait for their request (limits.unfinished_requests); "
+            f"send it with the headers"
+        )
         for key, call in list(self._unfinished.items())[:count]:
             self._refuse(key, call, why)
 
@@ -175,16 +219,19 @@ class RequestIntake:
         if self._unfinished.pop(key, None) is None:
             return  # its request arrived meanwhile
         self.refused += 1
-        code, message, trailing = to_status(LimitExceeded(why))
-        with call.state.condition:
-            if not _server._is_rpc_state_active(call.state):  # noqa: SLF001
-                return
-            call.state.trailing_metadata = trailing
-            call.state.code = code
-            call.state.details = _common.encode(message)
-            _server._abort(  # noqa: SLF001
-                call.state, call.event.call, cygrpc.StatusCode.resource_exhausted, b""
-            )
+        _abort(call.event, call.state, LimitExceeded(why))
+
+
+def _abort(event: Any, state: Any, error: LimitExceeded) -> None:
+    """Ends a call that no handler has begun."""
+    code, message, trailing = to_status(error)
+    with state.condition:
+        if not _server._is_rpc_state_active(state):  # noqa: SLF001
+            return
+        state.trailing_metadata = trailing
+        state.code = code
+        state.details = _common.encode(message)
+        _server._abort(state, event.call, cygrpc.StatusCode.resource_exhausted, b"")  # noqa: SLF001
 
 
 def takes_request(behave: Behaviour) -> Behaviour:

@@ -59,7 +59,8 @@ class ResolveService(Service):
         limit = self._hosting.limits.batch_paths
         if len(request.paths) > limit:
             raise LimitExceeded(
-                f"paths: found {len(request.paths)}; at most {limit} in one call would be right",
+                f"paths: found {len(request.paths)}; at most {limit} in one call would be right "
+                f"(limits.batch_paths)",
                 field="paths",
                 limit=limit,
             )

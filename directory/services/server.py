@@ -47,6 +47,10 @@ _log = logging.getLogger(__name__)
 _HEALTH_SECONDS = 0.1
 _HANDSHAKE_MS = 10_000
 _IDLE_MS = 30 * 60_000
+_SPARE_STREAMS = 4
+"""Threads beyond those of the streams allowed: they refuse the others."""
+_REFUSED_AT_ONCE = 256
+"""Streams that wait to be refused; one more gets gRPC's own error, without a reason."""
 _OTHER_FILES = 256
 """Descriptors for what is no connection: the store, Kafka, other servers, logs."""
 
@@ -86,7 +90,9 @@ class DirectoryServer:
         limits = clusters[0].config.limits
         if words := unsupported():
             raise RuntimeError(words)
-        self._intake = RequestIntake(limits.unfinished_requests, limits.request_seconds)
+        self._intake = RequestIntake(
+            limits.unfinished_requests, limits.request_seconds, limits.concurrent_calls
+        )
         # Half of the most are for calls that say that they wait, half for those found to.
         self._calls = CallPool(
             limits.workers, 2 * (limits.workers + limits.waiting_reads), self._intake
@@ -97,7 +103,7 @@ class DirectoryServer:
         self._limits = limits
         self.metrics = CallMetrics()
         self._writes = WritePool(limits.writers, limits.waiting_writes, intake=self._intake)
-        self._streams = StreamPool(limits.streams, "stream", self._intake)
+        self._streams = StreamPool(limits.streams + _SPARE_STREAMS, "stream", self._intake)
         self._slots = StreamSlots(
             limits.streams, limits.connection_streams, limits.principal_streams
         )
@@ -124,7 +130,13 @@ class DirectoryServer:
                 ("grpc.max_allowed_incoming_connections", connection_limit(limits.connections)),
                 ("grpc.max_concurrent_streams", limits.connection_calls),
             ),
-            maximum_concurrent_rpcs=limits.concurrent_calls + limits.streams,
+            # Beyond all that is refused with a reason, by the intake and by slots of streams.
+            maximum_concurrent_rpcs=limits.concurrent_calls
+            + limits.unfinished_requests
+            + limits.streams
+            + limits.health_watchers
+            + limits.reflection_streams
+            + _REFUSED_AT_ONCE,
         )
         self._add_services()
         self.port = bind(self._server, listen, identities)

@@ -31,10 +31,11 @@ _SPARE: Final = 2
 class _Bounded:
     """Streams of one service: at most so many at a time, on threads of their own."""
 
-    def __init__(self, what: str, most: int, intake: RequestIntake) -> None:
+    def __init__(self, what: str, most: int, setting: str, intake: RequestIntake) -> None:
         self.threads: Final = StreamPool(most + _SPARE, what.partition(" ")[0], intake)
         self._what: Final = what
         self._most: Final = most
+        self._setting: Final = setting
         self._lock: Final = threading.Lock()
         self._open = 0
 
@@ -45,7 +46,10 @@ class _Bounded:
             is_free = self._open < self._most
             self._open += is_free
         if not is_free:
-            words = f"this server has {self._most} {self._what} already, as its limits allow"
+            words = (
+                f"this server has {self._most} {self._what} already, as many as "
+                f"limits.{self._setting} allows"
+            )
             abort_with(LimitExceeded(words, limit=str(self._most)), context, "")
         try:
             yield
@@ -64,7 +68,7 @@ class Health:
 
     def __init__(self, names: Sequence[str], watchers: int, intake: RequestIntake) -> None:
         self._names: Final = frozenset({"", *names})
-        self._bound: Final = _Bounded("health watchers", watchers, intake)
+        self._bound: Final = _Bounded("health watchers", watchers, "health_watchers", intake)
         self._changed: Final = threading.Condition()
         self._status: int = health_pb2.HealthCheckResponse.NOT_SERVING
         self._is_ending = False
@@ -146,7 +150,7 @@ class Reflection:
         intake: RequestIntake,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._bound: Final = _Bounded("reflection streams", most, intake)
+        self._bound: Final = _Bounded("reflection streams", most, "reflection_streams", intake)
         self._clock: Final = clock
         self._since: Final[dict[grpc.ServicerContext, float]] = {}
         self._servicer: Final = reflection.ReflectionServicer(names)

@@ -1,7 +1,7 @@
 """Open streams, bounded in all, for each connection and for each principal.
 
-A stream holds a thread for as long as it lasts. Links to children are not bounded by what others
-hold: a child that loses its link gets no revocations.
+A stream holds a thread for as long as it lasts. One in eight is kept for links to children, which
+are not bounded for each connection: a child that loses its link gets no revocations.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from directory.services.request_intake import Ended, RequestIntake
 from resolver.errors import LimitExceeded
@@ -32,7 +32,7 @@ class StreamPool(ThreadPoolExecutor):
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Runs a call on a thread."""
-        return self._intake.submit(self._begin, fn, args)
+        return self._intake.submit(self._begin, fn, args, is_stream=True)
 
     def _begin(self, ended: Ended, fn: Any, args: tuple[Any, ...]) -> None:
         super().submit(fn, *args).add_done_callback(lambda _: ended.end())
@@ -68,17 +68,19 @@ class StreamSlots:
             LimitExceeded: there are too many already.
         """
         is_link = method == _LINK
-        bounds = {} if is_link else {"": self._others, f"connection {peer}": self._per_connection}
+        bounds: dict[str, tuple[int, str]] = {}
+        if not is_link:
+            bounds[""] = self._others, "streams"
+            bounds[f"connection {peer}"] = self._per_connection, "connection_streams"
         if principal:
-            bounds[principal] = self._per_principal
+            bounds[principal] = self._per_principal, "principal_streams"
         with self._lock:
-            for key, most in bounds.items():
+            for key, (most, setting) in bounds.items():
                 if self._open[key] >= most:
-                    self.refused += 1
-                    raise LimitExceeded(_words(key, most), limit=str(most))
-            if is_link and self._links >= self._most:
-                self.refused += 1
-                raise LimitExceeded(_words("", self._most), limit=str(self._most))
+                    self._refuse(key, most, setting)
+            # A stream of any kind more than that would wait for a thread, without an answer.
+            if self._links + self._open[""] >= self._most:
+                self._refuse("", self._most, "streams")
             self._open.update(bounds.keys())
             self._links += is_link
         try:
@@ -91,7 +93,10 @@ class StreamSlots:
                     if not self._open[key]:
                         del self._open[key]
 
-
-def _words(key: str, most: int) -> str:
-    whose = f"{key} has" if key else "this server has"
-    return f"{whose} {most} open streams, as many as its limits allow; end one first"
+    def _refuse(self, key: str, most: int, setting: str) -> NoReturn:
+        self.refused += 1
+        whose = f"{key} has" if key else "this server has"
+        raise LimitExceeded(
+            f"{whose} {most} open streams, as many as limits.{setting} allows; end one first",
+            limit=most,
+        )

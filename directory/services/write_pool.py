@@ -95,5 +95,5 @@ class WritePool(ThreadPoolExecutor):
                 f"for {still:.1f} s"
             )
         if waiting >= self._waiting_most:
-            return f"{waiting} changes wait for their turn already"
+            return f"{waiting} changes wait for their turn already (limits.waiting_writes)"
         return ""

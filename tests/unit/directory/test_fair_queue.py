@@ -94,7 +94,7 @@ def test_what_may_work_long_has_threads_of_its_own(
     try:
         for pool, name in ((short, "short"), (long, "long")):
             pool.submit(lambda name=name: setattr(threading.current_thread(), "pool", name))
-        calls = LongCalls(short, long, RequestIntake(10, 10.0))
+        calls = LongCalls(short, long, RequestIntake(10, 10.0, 10))
         ended = Ended()
         done = threading.Event()
         ended.add_done_callback(lambda _: done.set())

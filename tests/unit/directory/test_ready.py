@@ -15,6 +15,7 @@ from directory.federation.referral import NoWay
 from directory.namespace.command import CreateDirectory, CreateTopic
 from directory.namespace.entry import Kind, Policies
 from directory.namespace.snapshot import Snapshot
+from directory.services import ready as ready_answers
 from directory.services.answers import Answers
 from directory.services.ready import Ready, authority_part, error_part, with_authority_index
 from resolver.errors import InvalidPath, KdirError, NoRoute
@@ -176,6 +177,21 @@ def test_what_is_remembered_is_bounded_in_bytes(tree: Cluster, times: int) -> No
     for _ in range(3):
         assert ready.outcomes(every) == whole.outcomes(every)
         assert sum(map(len, ready._outcomes.values())) <= 20_000 // times
+
+
+@pytest.mark.parametrize("times", [1, 2, 10])
+def test_what_is_remembered_is_bounded_in_number(
+    tree: Cluster, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ready_answers, "_MOST_OUTCOMES", 20)
+    every = [f"/la/wide/d{number}" for number in range(20 * times + (times == 2))]
+    tree.do(CreateDirectory(path=path("/la/wide")))
+    for one in every:
+        tree.do(CreateDirectory(path=path(one)))
+    ready, whole = (Ready(served(), tree.snapshot, VIEW) for _ in range(2))
+    for _ in range(3):
+        assert ready.outcomes(every) == whole.outcomes(every)
+        assert len(ready._outcomes) == 20
 
 
 def test_directories_that_set_nothing_share_what_they_inherit(tree: Cluster) -> None:

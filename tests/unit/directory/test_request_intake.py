@@ -27,7 +27,7 @@ def test_it_can_be_dropped_once_grpcio_receives_requests_before_it_takes_a_threa
 
 def test_calls_that_take_their_messages_themselves_begin_at_once() -> None:
     begun: list[tuple[object, ...]] = []
-    intake = RequestIntake(1, 1.0)
+    intake = RequestIntake(1, 1.0, 9)
 
     def own(*_: object) -> None: ...
 

@@ -303,6 +303,16 @@ def test_the_oldest_events_go_and_the_newest_stay(store: ScriptedStore) -> None:
         assert trim(store, later.history, 3) == 1
 
 
+@pytest.mark.parametrize("count", [4, 5, 40])
+def test_the_oldest_events_go_where_there_are_too_many(store: ScriptedStore, count: int) -> None:
+    with Bench(store, kept_events=1) as bench:
+        done = [bench.create(f"/la/t{n}").revision for n in range(count)]
+        assert trim(store, bench.history, 4) == count - 4
+        kept = [row for row in store.read(EVENT) if row.key != EVENT + b"-"]
+        assert sorted(row.revision for row in kept) == done[-4:]
+        assert trim(store, bench.history, 4) == 0
+
+
 @pytest.mark.parametrize("times", [1, 2, 10])
 def test_the_oldest_events_go_where_all_have_too_many_bytes(
     store: ScriptedStore, times: int
