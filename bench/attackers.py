@@ -6,7 +6,6 @@ A process of its own: what it costs itself must not be measured as the server's.
 from __future__ import annotations
 
 import socket
-import struct
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from kdir.v1 import (
 
 from bench import ground
 from resolver.token import Position, Token
+from tests.support.http2 import Raw, begin_frame
 
 __all__ = ["ATTACKS"]
 
@@ -34,7 +34,6 @@ RESOLVE: Final = "/kdir.v1.ResolveService/Resolve"
 BATCH: Final = "/kdir.v1.ResolveService/BatchResolve"
 LIST: Final = "/kdir.v1.DirectoryService/ListEntries"
 _KIND: Final = entry_pb2.ENTRY_KIND_DIRECTORY
-_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def _channel(address: str) -> grpc.Channel:
@@ -77,38 +76,11 @@ def _position(address: str) -> tuple[str, Position]:
     return authority.cluster.cluster_id, place
 
 
-# -- HTTP/2 by hand ------------------------------------------------------------------------------
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def _headers(method: str) -> bytes:
-    fields = (
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", method),
-        (":authority", "localhost"),
-        ("te", "trailers"),
-        ("content-type", "application/grpc"),
-    )
-    return b"".join(
-        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in fields
-    )
-
-
-def _raw(address: str, window: int | None = None) -> socket.socket:
+def _raw(address: str, window: int | None = None) -> Raw:
     host, _, port = address.rpartition(":")
-    made = socket.create_connection((host, int(port)), timeout=20)
-    settings = b"" if window is None else struct.pack(">HI", 4, window)
-    made.sendall(_PREFACE + _frame(4, 0, 0, settings) + _frame(4, 1, 0))
+    made = Raw(int(port), window, host)
+    made.acknowledge()
     return made
-
-
-def _begin(stream: int, method: str) -> bytes:
-    return _frame(1, 4, stream, _headers(method))
 
 
 # -- the attacks ---------------------------------------------------------------------------------
@@ -119,7 +91,8 @@ def unfinished_requests(address: str) -> None:
 
     def work() -> None:
         with _raw(address) as raw:
-            raw.sendall(b"".join(_begin(2 * number + 1, RESOLVE) for number in range(900)))
+            begun = (begin_frame(2 * number + 1, RESOLVE) for number in range(900))
+            raw.socket.sendall(b"".join(begun))
             time.sleep(2)
 
     _loops(4, work)
@@ -127,7 +100,7 @@ def unfinished_requests(address: str) -> None:
 
 def idle_connections(address: str) -> None:
     """A thousand connections, half of which say hello."""
-    kept = []
+    kept: list[Any] = []
     for number in range(1_000):
         with suppress(OSError):
             if number % 2:
@@ -184,17 +157,11 @@ def unread_answers(address: str) -> None:
     """Batches whose answers are never read."""
     paths = [ground.path_of(number % 10_000, 100) for number in range(2_000)]
     message = resolve_pb2.BatchResolveRequest(paths=paths).SerializeToString()
-    data = b"\0" + struct.pack(">I", len(message)) + message
 
     def work() -> None:
         with _raw(address, window=0) as raw:
             for number in range(100):
-                stream = 2 * number + 1
-                raw.sendall(_begin(stream, BATCH))
-                for start in range(0, len(data), 16_384):
-                    part = data[start : start + 16_384]
-                    last = start + 16_384 >= len(data)
-                    raw.sendall(_frame(0, int(last), stream, part))
+                raw.request(2 * number + 1, BATCH, message)
                 time.sleep(0.05)
             time.sleep(2)
 

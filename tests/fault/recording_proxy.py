@@ -8,7 +8,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from tests.fault.http2 import GOAWAY, PREFACE, Frame, frames_in
+from tests.support.http2 import GOAWAY, PREFACE, Frame, frames_in
 
 __all__ = ["RecordingProxy"]
 

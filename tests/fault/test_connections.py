@@ -24,7 +24,9 @@ from directory.config import Limits
 from directory.services.server import connection_limit
 from resolver import Resolver
 from resolver.status import from_rpc_error
-from tests.fault.http2 import (
+from tests.fault.recording_proxy import RecordingProxy
+from tests.federation import Federation, Server, eventually
+from tests.support.http2 import (
     CANCEL,
     ENHANCE_YOUR_CALM,
     GOAWAY,
@@ -33,8 +35,6 @@ from tests.fault.http2 import (
     Raw,
     frame,
 )
-from tests.fault.recording_proxy import RecordingProxy
-from tests.federation import Federation, Server, eventually
 
 RESOLVE = "/kdir.v1.ResolveService/Resolve"
 CREATE = "/kdir.v1.DirectoryService/CreateEntry"
@@ -403,7 +403,6 @@ def test_answers_that_are_not_read_are_bounded_and_dropped_in_time(
     server.mkdir("/la/" + "/".join(["x" * 240] * 3))
     path = "/la/" + "/".join(["x" * 240] * 3)
     message = resolve_pb2.BatchResolveRequest(paths=[path] * 1_200).SerializeToString()
-    data = b"\0" + len(message).to_bytes(4, "big") + message
     before = resident_mib(server)
     with Raw(server.port, window=0) as raw:
         sent = threading.Event()
@@ -416,12 +415,7 @@ def test_answers_that_are_not_read_are_bounded_and_dropped_in_time(
         reader = threading.Thread(target=read)
         reader.start()
         for number in range(10 * times):
-            raw.begin(2 * number + 1, "/kdir.v1.ResolveService/BatchResolve")
-            for start in range(0, len(data), 16_384):
-                last = start + 16_384 >= len(data)
-                flags = 1 if last else 0
-                part = frame(0, flags, 2 * number + 1, data[start : start + 16_384])
-                raw.socket.sendall(part)
+            raw.request(2 * number + 1, "/kdir.v1.ResolveService/BatchResolve", message)
             # A server's window for a connection is small: it grows as it reads.
             time.sleep(0.02)
         assert server.outcome("/la") == "resolution", "others read on"

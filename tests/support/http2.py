@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-__all__ = ["Frame", "Raw", "frames_in", "serve_headers"]
+__all__ = ["Frame", "Raw", "begin_frame", "frame", "frames_in"]
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
 ACK: Final = 1
+_MOST_DATA: Final = 16_384
+"""Bytes of one frame, unless its receiver's settings say more (RFC 9113, 4.2)."""
 END_STREAM, END_HEADERS = 1, 4
 INITIAL_WINDOW_SIZE: Final = 4
 REFUSED_STREAM: Final = 7
@@ -74,12 +76,17 @@ def serve_headers(method: str) -> bytes:
     )
 
 
+def begin_frame(stream: int, method: str) -> bytes:
+    """What begins a call whose request comes later, or never."""
+    return frame(HEADERS, END_HEADERS, stream, serve_headers(method))
+
+
 class Raw:
     """A connection whose preface and settings were sent."""
 
-    def __init__(self, port: int, window: int | None = None) -> None:
+    def __init__(self, port: int, window: int | None = None, host: str = "127.0.0.1") -> None:
         """``window``: bytes that the server may send on each stream; 0: nothing of a message."""
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = socket.create_connection((host, port), timeout=20)
         self._came = bytearray()
         settings = b"" if window is None else struct.pack(">HI", INITIAL_WINDOW_SIZE, window)
         self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0, settings))
@@ -100,13 +107,19 @@ class Raw:
 
     def begin(self, stream: int, method: str) -> None:
         """A call whose request never comes."""
-        self.socket.sendall(frame(HEADERS, END_HEADERS, stream, serve_headers(method)))
+        self.socket.sendall(begin_frame(stream, method))
 
     def request(self, stream: int, method: str, message: bytes) -> None:
         """A whole call with one message."""
         self.begin(stream, method)
         data = b"\0" + struct.pack(">I", len(message)) + message
-        self.socket.sendall(frame(DATA, END_STREAM, stream, data))
+        for start in range(0, len(data), _MOST_DATA):
+            flags = END_STREAM if start + _MOST_DATA >= len(data) else 0
+            self.socket.sendall(frame(DATA, flags, stream, data[start : start + _MOST_DATA]))
+
+    def acknowledge(self) -> None:
+        """Takes the server's settings unread, where nothing is ever read."""
+        self.socket.sendall(frame(SETTINGS, ACK, 0))
 
     def receive(self, timeout: float) -> list[Frame]:
         """What came within the time, settings acknowledged; ends at once when anything did.
@@ -124,5 +137,5 @@ class Raw:
         self._came += data
         found = list(frames_in(self._came))
         if any(one.kind == SETTINGS and not one.flags & ACK for one in found):
-            self.socket.sendall(frame(SETTINGS, ACK, 0))
+            self.acknowledge()
         return found
