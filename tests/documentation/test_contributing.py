@@ -54,7 +54,7 @@ def test_the_filters_of_the_tests_that_are_shown_choose_some() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["`resolver/nowhere.py`", "in docs/none.md.", ".venv/bin/pytest -q tests/none"]
+    "text", ["`resolver/nowhere.py`", "in tests/none.md.", ".venv/bin/pytest -q tests/none"]
 )
 def test_a_path_that_is_not_there_is_found(text: str) -> None:
     assert len(missing_paths(text)) == 1

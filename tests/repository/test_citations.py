@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.documentation.test_links import anchors
 from tests.repository.test_files import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +20,7 @@ _LEADS_OUT = re.compile(
     r"|\b[Ii]ssues? #?\d"
     r"|\b(?:the|this) (?:brief|issue)\b",
 )
+_PAGE = re.compile(r"(?<![\w/])(docs/[\w/-]+\.md)(?:#([\w-]+))?")
 _OURS = re.compile(r"(?<!\w)SECURITY\.md")  # the root's own
 
 
@@ -42,6 +44,28 @@ def test_no_citation_leads_out_of_the_repository() -> None:
     paths = tracked(ROOT)
     assert ROOT / "CONTRIBUTING.md" in paths
     assert leading_out(paths) == [], "cite an id of docs/guarantees.md, a page of docs/, or nothing"
+
+
+def broken_pages(paths: Iterable[Path]) -> list[str]:
+    """Returns `file: page#heading` of each page of docs/ that code cites and that is not there."""
+    return [
+        f"{path.name}: {match[0]}"
+        for path in paths
+        if path.suffix in {".py", ".proto"} and path.name != _EXAMPLES and path.is_file()
+        for match in _PAGE.finditer(path.read_text())
+        if not (ROOT / match[1]).exists() or (match[2] and match[2] not in anchors(ROOT / match[1]))
+    ]
+
+
+def test_the_pages_that_code_cites_are_there() -> None:
+    assert broken_pages(tracked(ROOT)) == []
+
+
+@pytest.mark.parametrize("page", ["docs/none.md", "docs/errors.md#none"])
+def test_a_page_that_is_not_there_is_found(tmp_path: Path, page: str) -> None:
+    file = tmp_path / "a.py"
+    file.write_text(f"# see {page}, docs/errors.md and docs/guarantees.md#s11\n")
+    assert broken_pages([file]) == [f"a.py: {page}"]
 
 
 @pytest.mark.parametrize(
