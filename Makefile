@@ -11,7 +11,7 @@ SOURCES := resolver directory deploy bench tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers etcd proto proto-baseline check fix test soak hostile demo demo-down bench clean
+.PHONY: help setup servers etcd proto proto-baseline docs check fix test soak hostile demo demo-down bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,13 +47,16 @@ proto: setup ## regenerate what is made from proto/; refuses to break clients
 proto-baseline: setup ## take the contract as it is now as the one never to break
 	@cd proto && ../$(BIN)/buf build . --exclude-source-info --output baseline.txtpb
 
+docs: setup ## list in docs/guarantees.md the tests that carry each promise
+	@$(BIN)/python -m deploy.tools.guarantees
+
 check: setup ## lint, format, types, contract and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/pytest -q tests/repository --deselect tests/repository/test_lint.py
 
-fix: proto ## repair what can be repaired: lint, format, generated modules
+fix: proto docs ## repair what can be repaired: lint, format, generated modules and lists
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -60,7 +60,7 @@ _DEPTH: Final = 20
 _ASKED: Final = 2000
 _CALLERS: Final = 1000
 _RESOURCES: Final = 10_000
-"""With ten grants each: RELIABILITY A5's 100,000."""
+"""With ten grants each: the 100,000 of A5."""
 
 
 def run() -> list[Row]:

@@ -253,7 +253,7 @@ class Cluster:
         return self.federation.position_at(snapshot).mount
 
     def check_mounted(self) -> None:
-        """Told that it is unmounted, a cluster stops to answer (DESIGN §4).
+        """Told that it is unmounted, a cluster stops to answer.
 
         Raises:
             Unmounted, NotReady

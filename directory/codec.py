@@ -242,7 +242,7 @@ def change_to_proto(
 
 
 def _refuse_newer(message: Message) -> None:
-    # What cannot be kept must not be dropped in silence (DESIGN §5, rolling upgrade).
+    # What cannot be kept must not be dropped in silence (docs/operating.md#upgrading).
     newer = next(_newer_fields(message), None)
     if newer is not None:
         raise ValueError(

@@ -292,7 +292,7 @@ def _name(key: str, value: str) -> str:
 
 
 def check_listen(listen: str, tls: TlsConfig | None, advertise: tuple[str, ...]) -> None:
-    """Without TLS a server listens on loopback only (DESIGN §10). One that listens everywhere must
+    """Without TLS a server listens on loopback only. One that listens everywhere must
     say where others find it: no certificate is of ``0.0.0.0``, and nobody gets there.
 
     Raises:
@@ -312,7 +312,7 @@ def check_listen(listen: str, tls: TlsConfig | None, advertise: tuple[str, ...])
 
 
 def check_loopback(listen: str, key: str = "listen") -> None:
-    """What nobody has to prove an identity to is on loopback only (DESIGN §10).
+    """What nobody has to prove an identity to is on loopback only.
 
     Raises:
         ConfigError: not ``host:port``, or not a loopback address.

@@ -3,7 +3,7 @@
 The newest events are held in memory, bounded in number and bytes; older ones are read from the
 store's ``o/`` rows, which ``store/maintenance.py`` trims. A subscription that begins in the past
 reads them page by page, as its watcher takes them, and then has a queue of its own: who is slow
-loses its place (``Resync``), and nobody waits for it (RELIABILITY S16).
+loses its place (``Resync``), and nobody waits for it (S16).
 """
 
 from __future__ import annotations

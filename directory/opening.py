@@ -1,7 +1,7 @@
 """One listening address of a process: opens the clusters behind it, and serves them once all are.
 
 A store on servers of its own may be away at the start. Until it is there the address says that
-nothing is ready (RELIABILITY S5); refuses to wait for what will not come by itself, such as another
+nothing is ready (S5); refuses to wait for what will not come by itself, such as another
 cluster's store or a damaged file.
 """
 

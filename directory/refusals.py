@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def away(reason: StoreAway, effect: str = "none") -> StoreUnavailable:
-    """What a caller is told; where the store is, is for the log only (DESIGN §9)."""
+    """What a caller is told; where the store is, is for the log only."""
     _log.warning("the store is away: %s", reason)
     return StoreUnavailable("the store is away", effect=effect)
 

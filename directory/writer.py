@@ -534,7 +534,7 @@ class Writer:
     # -- waiting -----------------------------------------------------------------------------
 
     def _refuse_while_away(self) -> None:
-        """A write is refused at once while the store is known to be away (RELIABILITY S4), or takes
+        """A write is refused at once while the store is known to be away (S4), or takes
         no changes.
         """
         if why := self._store.identity.sealed:

@@ -1,8 +1,8 @@
 """What a client remembers: answers and referrals, with the time until which each may be used.
 
 Refuses to extend anything by being asked for it or handed on: a lifetime runs from the owner's
-word, by the monotonic clock (RELIABILITY R11, G12). One cache is one principal's: answers got for
-one are not given to another (DESIGN §4).
+word, by the monotonic clock (R11, G12). One cache is one principal's: answers got for
+one are not given to another.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Cache:
         """A referral whose target answered as it should; good for ``seconds`` from ``since``.
 
         A mount that was not known before takes the paths below it from whoever answered for them
-        until now: those answers are forgotten (RELIABILITY R21).
+        until now: those answers are forgotten (R21).
         """
         mount = referral.mount
         until = since + seconds

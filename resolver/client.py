@@ -1,7 +1,7 @@
 """Resolver: the public door for asking directories; refuses to hold rules of its own.
 
-``resolve`` answers from memory while it may, and by a walk over the nearest directory servers else
-(DESIGN §4). Each verb lives in a module of its own, and ``base.py`` has the parts that they share.
+``resolve`` answers from memory while it may, and by a walk over the nearest directory servers else.
+Each verb lives in a module of its own, and ``base.py`` has the parts that they share.
 """
 
 from __future__ import annotations

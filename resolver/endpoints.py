@@ -2,7 +2,7 @@
 
 Refuses everything that is no plain ``host:port`` (schemes, users, paths, directory names), so that
 an endpoint never needs a directory look-up and never reaches what the settings do not allow
-(RELIABILITY R9, R10). Networks are checked for addresses; a host *name* is checked by name only,
+(R9, R10). Networks are checked for addresses; a host *name* is checked by name only,
 since what it resolves to can change between the check and the call: settings that must keep
 clients inside some domains name those domains.
 """

@@ -27,7 +27,7 @@ class again from it)::
     |   +-- PermissionDenied, Unauthenticated
     +-- Unimplemented, Internal, Cancelled
 
-Only UNAVAILABLE is retried blindly (DESIGN §9).
+Only UNAVAILABLE is retried blindly.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An answer stays good while its cluster's changes are heard and none touched it, and no longer than
 the parent's word that the cluster is mounted there: that word is asked for anew in time, and never
-extended by what the child says (RELIABILITY R11). When the stream breaks, answers fall back to the
+extended by what the child says (R11). When the stream breaks, answers fall back to the
 lifetimes they came with.
 """
 

@@ -1,6 +1,6 @@
 """Glob: patterns over paths, matched in linear time; refuses to be a regular expression.
 
-Grammar (DESIGN §3), by segment, anchored at both ends::
+Grammar, by segment, anchored at both ends::
 
     *       any characters within a segment, also none
     ?       one character

@@ -192,7 +192,7 @@ def judged(error: KdirError, way: Way, *, recursive: bool) -> tuple[Trouble | No
 def crooked(path: Path, sender: Path, referral: Referral, *, went_down: bool) -> str:
     """Why no honest server mounted at ``sender`` refers ``path`` like this; empty = it may.
 
-    DESIGN §4: down is strictly deeper and a prefix of the path; up is a strict ancestor of the
+    R3: down is strictly deeper and a prefix of the path; up is a strict ancestor of the
     sender's mount, and never after the first down; direct is a prefix of the path.
     """
     mount = referral.mount

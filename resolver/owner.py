@@ -150,7 +150,7 @@ class Owners:
 
     def _ready(self, call: _Call, deadline: float) -> Any:
         """Ask; who has not loaded yet is asked again, less and less often, as long as there is time
-        (RELIABILITY P5). Nothing was done, and soon it will say. On its way there it may not answer
+        (P5). Nothing was done, and soon it will say. On its way there it may not answer
         for a moment.
         """
         not_ready: errors.NotReady | None = None

@@ -1,7 +1,7 @@
 """Path: the immutable name of an entry, a tuple of segments; refuses to know servers or kinds.
 
 Relations between paths are by segment, never by character: ``/a/b`` is no prefix of ``/a/bc``
-(DESIGN §3; the habit is dnspython's ``dns/name.py``).
+(R4; the habit is dnspython's ``dns/name.py``).
 """
 
 from __future__ import annotations

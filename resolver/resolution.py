@@ -5,7 +5,7 @@ It says what to ask next (``next`` gives an ``Ask`` or the end), and is told wha
 (``resolver/walker.py``); tests drive it with plain values. The habit is dnspython's
 ``_Resolution``.
 
-What is believed of whom (DESIGN §4, RELIABILITY §2) is in ``resolver/hop.py``, of one word, and in
+What is believed of whom is in ``resolver/hop.py``, of one word, and in
 ``resolver/trail.py``, after the words before it: referrals must lead nearer, answers must come from
 who was referred to and be about their own mount. Nothing older than what was seen before is taken
 from one life of a store. A hint (direct, or from a cache) that comes to nothing is tried again by

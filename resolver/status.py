@@ -52,7 +52,7 @@ _WITHOUT_REASON: Final[Mapping[grpc.StatusCode, type[KdirError]]] = {
 }
 
 _GENERIC: Final[Mapping[str, type[KdirError]]] = {
-    # A reason that this version does not know keeps at least its family (DESIGN §5: neighbouring
+    # A reason that this version does not know keeps at least its family (neighbouring
     # versions work together). NOT_FOUND stays out: only ABSENT itself may say absent.
     **{code.name: kind for code, kind in _WITHOUT_REASON.items()},
     "UNAVAILABLE": errors.Unavailable,

@@ -5,7 +5,7 @@ contract; ``GrpcTransport`` is the real one and ``resolver.testing`` has one in 
 
 A gRPC channel does not survive a fork: its threads stay behind in the parent. Channels are
 therefore made by the process that uses them, when it first does, and a child process makes its own
-(RELIABILITY G11).
+(G11).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class DirectoryProcess:
     Args:
         directory: where its config, log and store are; made if missing.
         mount: where its cluster hangs, such as ``/la/tracking``.
-        settings: further keys of its config, tables as dicts (DESIGN §12).
+        settings: further keys of its config, tables as dicts.
         processes: how many share its port.
         environment: variables beside those of this process.
         detached: whether it outlives this process (see ``process.stop_recorded``).

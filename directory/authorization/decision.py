@@ -13,7 +13,7 @@ __all__ = ["SUPER_USER", "Decision", "Mode", "Reason"]
 
 
 class Mode(enum.Enum):
-    """What holds where no grant says anything (``access`` in DESIGN §6). Denies and closed
+    """What holds where no grant says anything (``access`` in the config). Denies and closed
     directories hold in every mode.
     """
 

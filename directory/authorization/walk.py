@@ -1,7 +1,7 @@
 """Walk: what the levels of a path say to one question of one caller, taken in from the outermost to
 the entry; refuses to know which levels there are.
 
-The rules, in one place (DESIGN §6, KIP-37, Kafka's ``StandardAuthorizerData``):
+The rules, in one place (KIP-37, Kafka's ``StandardAuthorizerData``):
 
 * A deny on any level beats every allow, wherever either stands (A9). It implies nothing.
 * An allow on any level covers all below. READ, WRITE, DELETE and ALTER imply DESCRIBE;

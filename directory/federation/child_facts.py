@@ -1,6 +1,6 @@
 """What a cluster's store keeps of its children, as values; refuses to talk to any.
 
-What cannot be read counts as not said (RELIABILITY S21): who said it says it again when it links.
+What cannot be read counts as not said (S21): who said it says it again when it links.
 """
 
 from __future__ import annotations

@@ -274,7 +274,7 @@ class Children:
                 return
 
     def _knows_what_is_above(self, snapshot: Snapshot) -> bool:
-        """Whether what is handed down is all of it: not loaded is not nothing (RELIABILITY A3)."""
+        """Whether what is handed down is all of it: not loaded is not nothing (A3)."""
         above = self._federation.parent_endpoints
         return facts.is_known(snapshot) if above else not facts.is_spoiled(snapshot)
 
@@ -331,7 +331,7 @@ class Children:
         now = unix_ms()
         told = [TableRow.received(row, now) for row in table.rows]
         # A child speaks for what is below it and for nothing else: its word on another's mount
-        # would be handed down to everybody as ours (RELIABILITY R5).
+        # would be handed down to everybody as ours (R5).
         rows = [row for row in told if found[0].is_prefix_of(row.mount) and row.mount != found[0]]
         if len(rows) < len(told):
             _log.warning(

@@ -1,9 +1,9 @@
 """What a cluster's store keeps of its parent, as values; refuses to talk to it.
 
-Everything that comes down the parent link is committed to the child's own store (DESIGN §4), so
+Everything that comes down the parent link is committed to the child's own store, so
 that a restart, at any age, starts from it. Ages are kept as the unix time of the owner's word.
 
-What cannot be read counts as not said (RELIABILITY S21): whoever said it says it again, and it is
+What cannot be read counts as not said (S21): whoever said it says it again, and it is
 written anew then. Only of what is inherited nobody knows, then, that it is nothing.
 """
 

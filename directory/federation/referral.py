@@ -1,6 +1,6 @@
 """What may be referred to whom: the pure half of answering for paths that are not ours.
 
-Refuses to follow a referral; the client does that, and checks (DESIGN §4).
+Refuses to follow a referral; the client does that, and checks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who calls: the one place that looks at certificates and tokens; refuses to decide what they may.
 
-Never from a field of a message (RELIABILITY G7). With a certificate and a token, the token says
+Never from a field of a message (G7). With a certificate and a token, the token says
 who; a certificate that names a cluster is a server's: it says which cluster calls and carries no
 user's rights.
 """

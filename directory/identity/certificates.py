@@ -137,7 +137,7 @@ class Certificates:
         return self._files.generation
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For listening; asks for new files at each handshake (RELIABILITY G8)."""
+        """For listening; asks for new files at each handshake (G8)."""
         first = self._files.value()
         self._given = self._files.generation
         return grpc.dynamic_ssl_server_credentials(

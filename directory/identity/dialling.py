@@ -21,7 +21,7 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 class Dialling:
     """The connections of one cluster's servers to others; ``resolver.transport.Credentials``.
 
-    Without ``[tls]`` there is none, for the others neither (DESIGN §10: mTLS between all parts).
+    Without ``[tls]`` there is none, for the others neither (mTLS between all parts).
     """
 
     def __init__(self, tls: TlsConfig | None) -> None:

@@ -157,7 +157,7 @@ def parse_rules(texts: Sequence[str]) -> tuple[Rule, ...]:
 
 def principal_of(names: CertificateNames, rules: Sequence[Rule]) -> str:
     """Whose certificate it is; empty = no rule says. A cluster's is no user's, whatever else it
-    names: it carries no user's rights (DESIGN §4).
+    names: it carries no user's rights.
     """
     if names.cluster_ids:
         return ""

@@ -1,7 +1,7 @@
 """One batch of ACL pushes: the calls in their order, and what came of them.
 
 What is asked is on record before it is asked (as in ``config_pushing.py``). At no moment does Kafka
-allow somebody something that is allowed neither before nor after (RELIABILITY A4): denies are added
+allow somebody something that is allowed neither before nor after (A4): denies are added
 first and removed last, and what has ACLs before and after has some all the time. Refuses to decide
 what is asked (``acl_judging.py``).
 """

@@ -36,7 +36,7 @@ CALL_ORDER: Final = (
 )
 """Adding or not, and what: so nobody may do for a moment what he may neither before nor after."""
 _CONTESTED: Final = 3
-"""So often somebody puts something back until it is left to him (DESIGN §6)."""
+"""So often somebody puts something back until it is left to him."""
 _HASH_DIGITS: Final = 12
 TAKEOVER: Final = (
     "everybody may use it while it has no ACL: the first one closes it, by kdir arm --takeover"

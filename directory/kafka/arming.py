@@ -2,7 +2,7 @@
 
 ``judge`` says for one topic what to ask of Kafka, what to leave alone and what waits for a person;
 a plan is that for every topic below an armed entry. Refuses to ask Kafka anything, and to change a
-value that nobody wished or kdir did not set (DESIGN §6, "Nothing in Kafka changes until armed").
+value that nobody wished or kdir did not set.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ALTER: Final = "IncrementalAlterConfigs"
 GROW: Final = "CreatePartitions"
 PARTITIONS: Final = "partitions"
 _CONTESTED: Final = 3
-"""So often somebody puts a value back until it is left to him (DESIGN §6)."""
+"""So often somebody puts a value back until it is left to him."""
 _HASH_DIGITS: Final = 12
 _WORD: Final = CONFIGS.encode()
 """Stands in every record that says whether configs are managed."""

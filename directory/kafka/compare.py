@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 VANISH_PERCENT: Final = 5
-"""More than this share of a cluster's topics gone or changed at once stops all (DESIGN §6)."""
+"""More than this share of a cluster's topics gone or changed at once stops all."""
 VANISH_FLOOR: Final = 3
 """But never fewer topics than this: one of ten, or two of two, is an operator at work."""
 DEFAULT: Final = "(default)"

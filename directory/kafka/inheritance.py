@@ -1,6 +1,6 @@
 """What is inherited, as far as acting on Kafka goes: whether it is known at all, and on whose word.
 
-Refuses to take "not loaded" for "nothing" (RELIABILITY P1 to P3).
+Refuses to take "not loaded" for "nothing" (P1 to P3).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Makes Kafka match the tree: creates the topics that wait, deletes those that were removed.
 
 Crash-safe: what is asked of Kafka is on record before it is asked, and what came of it is found out
-anew by whoever comes next, so every step may be the last one of a process (DESIGN §6, "Two systems,
-one truth"). Takes a topic for its own only by an attempt that counts (``attempt.py``), and deletes
+anew by whoever comes next, so every step may be the last one of a process (docs/architecture.md).
+Takes a topic for its own only by an attempt that counts (``attempt.py``), and deletes
 one only by its topic id.
 """
 

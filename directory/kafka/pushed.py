@@ -54,7 +54,7 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """One topic. Immutable, as its maps are (RELIABILITY P16)."""
+    """One topic. Immutable, as its maps are (P16)."""
 
     configs: Mapping[str, Push] = field(default_factory=lambda: MappingProxyType({}))
     held: frozenset[str] = frozenset()

@@ -2,7 +2,7 @@
 
 Everything it commits is fenced by its leadership. A Kafka that is away slows nothing but this
 thread. Refuses to change anything in Kafka beyond its ceiling, for another Kafka than the pinned
-one, and while it is stopped (DESIGN §6).
+one, and while it is stopped.
 """
 
 from __future__ import annotations

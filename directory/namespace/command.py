@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 RETIRED_FOR_MS: Final = 24 * 3600 * 1000
-"""For so long a deleted physical name is not used again (DESIGN §3)."""
+"""For so long a deleted physical name is not used again."""
 
 
 class Cleared(enum.Enum):

@@ -286,7 +286,7 @@ class Draft:
         """A new entry, where nothing may stand; in a directory of this very plan nothing can."""
         if not parent_is_new:
             self.expect_vacant(parent_id, entry.kind, name, path)
-            # Should any have been left behind, they were another entry's (RELIABILITY P6).
+            # Should any have been left behind, they were another entry's (P6).
             self.put_grants(parent_id, entry.kind, name, None)
         self.put(parent_id, name, entry)
         self.became(entry, parent_id, path)
@@ -446,7 +446,7 @@ class KnownNames:
         if value is None:
             return 0
         until_ms = retired_until_ms(value)
-        # What cannot be read does not free the name (RELIABILITY S21).
+        # What cannot be read does not free the name (S21).
         return RETIRED_FOR_MS if until_ms is None else max(0, until_ms - self._now_ms)
 
     def detached(self, physical_name: str) -> str | None:

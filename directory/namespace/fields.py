@@ -32,7 +32,7 @@ from resolver.printable import cut_name, cut_shown
 __all__ = ["ASPECTS", "apply_changes", "check_policies"]
 
 ASPECTS: Final = ("create", "configs", "acls", "delete")
-"""The aspects of Kafka that ``manage`` speaks of (DESIGN §6)."""
+"""The aspects of Kafka that ``manage`` speaks of."""
 
 _MAPS: Final = frozenset({"topic_config", "producer_defaults", "consumer_defaults", "tags"})
 

@@ -1,4 +1,4 @@
-"""What a link may point at; refuses to follow one: whoever asks for a path does (DESIGN §4)."""
+"""What a link may point at; refuses to follow one: whoever asks for a path does."""
 
 from __future__ import annotations
 

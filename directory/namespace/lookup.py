@@ -1,7 +1,7 @@
 """From a path below the mount to what stands there, in one snapshot; refuses to follow anything.
 
 A link or a mount on the way ends the walk: what is answered names it and the rest of the path, and
-whoever asked goes on (DESIGN §4). What comes out is a value among outcomes, never an exception.
+whoever asked goes on. What comes out is a value among outcomes, never an exception.
 """
 
 from __future__ import annotations

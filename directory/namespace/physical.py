@@ -119,7 +119,7 @@ def refuse_protected(name: str) -> None:
 
 
 def default_name(relative: Sequence[str]) -> str:
-    """The physical name for a path below the mount: its segments joined with ``.`` (DESIGN §3).
+    """The physical name for a path below the mount: its segments joined with ``.``.
 
     Of a path too long for a name, the last segments that fit: those are what people know it by.
     """

@@ -19,7 +19,7 @@ from resolver.path import MAX_SEGMENT_LENGTH, Path, is_system
 __all__ = ["ADOPTED", "DETACHED_REASON", "Places", "is_detached"]
 
 ADOPTED: Final = "__adopted"
-"""The directory under the mount that takes topics whose place is taken (DESIGN §3)."""
+"""The directory under the mount that takes topics whose place is taken."""
 
 DETACHED_REASON: Final = (
     "its entry was removed while Kafka's topic was left alone; create it again with adopt_existing"

@@ -1,6 +1,6 @@
 """Plans for making entries: directories, topics, links and mounts.
 
-Refuses to make a directory for anything but ``CreateDirectory`` (KIP-37; DESIGN §5).
+Refuses to make a directory for anything but ``CreateDirectory`` (KIP-37).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Effective policies: own value or the nearest ancestor's, maps key by key; refuses to store any.
 
-What comes from above the mount is handed in as one more, outermost level (DESIGN §6, KIP-37).
+What comes from above the mount is handed in as one more, outermost level (KIP-37).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from resolver.path import Path
 __all__ = ["DELETED", "LARGE_CHANGES_LEVEL", "Removal", "UnderWay", "level_of", "removals"]
 
 DELETED: Final = "__deleted"
-"""How the place of removed entries is called in paths of change events (DESIGN §5)."""
+"""How the place of removed entries is called in paths of change events."""
 
 LARGE_CHANGES_LEVEL: Final = 2
 """From this feature level on, how large a change was when it began is kept with it."""

@@ -1,6 +1,6 @@
 """What the policies of a directory forbid below it, and hand down; quotas are ``room.py``'s.
 
-What the ancestors above the mount set counts like one more directory above the root (DESIGN §6).
+What the ancestors above the mount set counts like one more directory above the root.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It refuses to be changed: ``set`` and ``delete`` give a new map and leave the old one as it was.
 ``immutables.Map`` shares structure too, but has no order, and a sorted copy for each listing is
-what DESIGN §5 rules out (docs/decisions: the ordered persistent map).
+what large directories rule out (docs/decisions/0010-an-ordered-map-of-our-own.md).
 """
 
 from __future__ import annotations

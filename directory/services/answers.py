@@ -1,6 +1,6 @@
 """From a snapshot's findings to the outcomes of the contract; the heart of Resolve.
 
-Order of an answer (DESIGN §4): below our mount the tree decides, and only we say *absent*;
+Order of an answer: below our mount the tree decides, and only we say *absent*;
 elsewhere a site link, then the mount table, then the parent; else *no route*.
 """
 

@@ -29,7 +29,7 @@ class Call:
     """What a handler may know of the call it answers."""
 
     deadline: float
-    """By ``time.monotonic``: the caller's, or the server's own cap (RELIABILITY G1)."""
+    """By ``time.monotonic``: the caller's, or the server's own cap (G1)."""
     principal: str = ""
     """From the certificate or a verified token, never from a field; empty without identities, and
     ``User:ANONYMOUS`` where they are in use and nobody had to say who it is."""
@@ -92,7 +92,7 @@ class Call:
         return min(left, most)
 
     def check(self) -> None:
-        """To be called in long work: stops it when nobody waits any more (RELIABILITY G2).
+        """To be called in long work: stops it when nobody waits any more (G2).
 
         Raises:
             Cancelled, DeadlineExceeded

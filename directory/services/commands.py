@@ -132,7 +132,7 @@ def update_command(
 
 
 def _refuse_arming(manage: Mapping[str, Any], path: Path) -> None:
-    """``manage`` becomes true by a plan that was read, and by nothing else (DESIGN §6)."""
+    """``manage`` becomes true by a plan that was read, and by nothing else."""
     for aspect, allowed in sorted(manage.items()):
         if allowed:
             raise InvalidArgument(

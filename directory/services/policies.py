@@ -290,7 +290,7 @@ def _armory(cluster: Cluster) -> Armory:
 
 
 def _refuse_unloaded(cluster: Cluster, snapshot: Snapshot) -> None:
-    """Not loaded is never empty (RELIABILITY P1 to P3)."""
+    """Not loaded is never empty (P1 to P3)."""
     words = missing_word(snapshot, has_parent=bool(cluster.config.parent))
     if words:
         raise NotReady(words)

@@ -1,5 +1,5 @@
 """What stands at a path, as far as one caller may know: what it may not describe is not there, in
-the words, and in the very answers, in which nothing is (RELIABILITY A12).
+the words, and in the very answers, in which nothing is (A12).
 
 Refuses to decide what may be described; ``sight.py`` does.
 """

@@ -1,4 +1,4 @@
-"""Walking on in a caller's name: the server asks the other directories itself (DESIGN §4).
+"""Walking on in a caller's name: the server asks the other directories itself.
 
 Uses the client's own resolver, so that there is one walk and one set of checks; questions to this
 very server are answered in place. Others are asked with the caller's own token, never with this

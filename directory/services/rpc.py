@@ -4,7 +4,7 @@ For every call, from the outside in: a request that cannot be read is refused by
 (``malformed``), the server's cap is put on the deadline, it is counted and timed (``metrics``) and
 told to the log (``access``), errors become statuses (``errors``), it is found out who calls
 (``directory.identity``, nowhere else), and the handler runs. Streams run on a thread pool of their
-own: a watch must not hold a thread that answers calls (RELIABILITY finding 5, G3).
+own: a watch must not hold a thread that answers calls (G3).
 """
 
 from __future__ import annotations

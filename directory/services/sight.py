@@ -2,7 +2,7 @@
 is.
 
 What a caller may not describe is not there for it: left out of listings, and absent when asked for
-by name, in the very words in which what does not exist is (RELIABILITY A12). What it may describe
+by name, in the very words in which what does not exist is (A12). What it may describe
 and not do is PERMISSION_DENIED. Longer than most files: seeing, doing and hearing of one caller.
 """
 

@@ -1,6 +1,6 @@
 """Listens where a directory server is going to be, and says that nothing is ready; knows no tree.
 
-So a server whose store is away when it starts is *not ready* (RELIABILITY S5), which callers tell
+So a server whose store is away when it starts is *not ready* (S5), which callers tell
 from dead and from empty: they go on to another server, and come back.
 """
 

@@ -43,7 +43,7 @@ def _client(
     if find_spec("confluent_kafka") is None:
         raise InvalidArgument("confluent-kafka is not installed: pip install 'kdir[kafka]'")
     where = place(arguments.one("PATH"))
-    # A producer stays with a link's first target: an outage must not move data (DESIGN §4).
+    # A producer stays with a link's first target: an outage must not move data.
     found = session.resolver.resolve(where.path, for_writes=for_writes)
     from resolver.kafka.connecting import connection, layers_of
     from resolver.kafka.settings import Client, consumer_settings, for_librdkafka, producer_settings
@@ -241,7 +241,7 @@ def _check(error: KafkaError) -> None:
 def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> None:
     """Forget the partitions whose end, as it was at the start, has been reached.
 
-    By the position, not by the last message: compaction and markers leave gaps (RELIABILITY P20).
+    By the position, not by the last message: compaction and markers leave gaps (P20).
     """
     from confluent_kafka import TopicPartition
 

@@ -1,7 +1,7 @@
 """A Kafka producer that takes paths: confluent-kafka's surface, with a path where it has a topic.
 
 One client of the library for each cluster and settings, made when the first message goes there.
-A warm path costs no call. Refuses to follow a link's fallback unless the link says so (DESIGN §4),
+A warm path costs no call. Refuses to follow a link's fallback unless the link says so,
 to be used by another process than the one that made it, and to guess what cannot be told.
 """
 

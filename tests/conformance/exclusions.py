@@ -27,7 +27,7 @@ EXCLUSIONS: Final[Mapping[str, str]] = {
     # HDFS
     "default-namespace": "kdir has no default that answers for what nobody mounted: no route",
     "several-destinations": "a kdir mount is one cluster; several targets are a link's business",
-    "client-cache": "a limit of the client's cache, tested with the client (RELIABILITY R21)",
+    "client-cache": "a limit of the client's cache, tested with the client (R21)",
     "router-process": "about the router as a running process, tested with running servers",
     # Pulsar
     "fixed-levels": "a Pulsar name has two or three levels; a kdir path has as many as wanted",

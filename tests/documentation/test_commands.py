@@ -17,7 +17,11 @@ from resolver.cli.registry import GROUPS, load_verb
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "commands.md"
-PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md"))),
+]
 _FENCE = re.compile(r"^```\w*\n(?P<body>.*?)^```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`(kdir [^`]+)`")
 

@@ -1,6 +1,6 @@
 """Policies while they are loaded: who asks waits and is told the truth; none is ever empty.
 
-Pulsar's races of the policy cache (RELIABILITY P1, P2, P5).
+Pulsar's races of the policy cache (P1, P2, P5).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Referrals that are wrong, malicious or late: RELIABILITY R1 to R21, G1, G5, G11, G12.
+"""Referrals that are wrong, malicious or late: R1 to R21, G1, G5, G11, G12.
 
 Scripted servers over real gRPC on loopback. R22 is ``tests/properties/resolver``.
 """

@@ -1,4 +1,4 @@
-"""A directory server under bad input and on bad days: RELIABILITY G1 to G5, G10, kill -9."""
+"""A directory server under bad input and on bad days: G1 to G5, G10, kill -9."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def field(number: int, value: bytes) -> bytes:
         (b"/la/" + "é".encode(), "INVALID_PATH", "segment 2"),
     ],
 )
-def test_g5_a_bad_path_is_refused_by_name(
+def test_G5_a_bad_path_is_refused_by_name(
     server: Server, path: bytes, reason: str, words: str
 ) -> None:
     with pytest.raises(KdirError) as caught:
@@ -96,21 +96,21 @@ def test_g5_a_bad_path_is_refused_by_name(
     assert server.outcome("/la") == "resolution"
 
 
-def test_g5_a_request_of_five_mebibytes_is_refused(server: Server) -> None:
+def test_G5_a_request_of_five_mebibytes_is_refused(server: Server) -> None:
     with pytest.raises(KdirError) as caught:
         raw(server, RAW_RESOLVE, field(1, b"/" + b"x" * (5 * 1024 * 1024)))
     assert caught.value.reason == "LIMIT_EXCEEDED"
     assert server.outcome("/la") == "resolution"
 
 
-def test_g5_nonsense_is_refused(server: Server) -> None:
+def test_G5_nonsense_is_refused(server: Server) -> None:
     for junk in (b"\xff\xff\xff", b"\x0a\x05ab", b"\x0b" * 100):
         with pytest.raises(KdirError) as caught:
             raw(server, RAW_RESOLVE, junk)
         assert caught.value.reason == "INVALID_ARGUMENT"
 
 
-def test_g5_bytes_that_are_no_grpc_at_all_hurt_nobody(server: Server) -> None:
+def test_G5_bytes_that_are_no_grpc_at_all_hurt_nobody(server: Server) -> None:
     for junk in (
         b"GET / HTTP/1.1\r\n\r\n",
         b"\0" * 4096,
@@ -121,7 +121,7 @@ def test_g5_bytes_that_are_no_grpc_at_all_hurt_nobody(server: Server) -> None:
     assert server.outcome("/la") == "resolution"
 
 
-def test_g1_a_call_without_a_deadline_gets_the_servers_own(federation: Federation) -> None:
+def test_G1_a_call_without_a_deadline_gets_the_servers_own(federation: Federation) -> None:
     server = federation.start("/la", limits={"call_seconds": 0.5})
     token = server.mkdir("/la/x").token
     future = _later(token, 1_000)
@@ -139,7 +139,7 @@ def _later(token: str, revisions: int) -> str:
     return str(Token.of(cluster, place.incarnation, place.revision + revisions))
 
 
-def test_n3_a_token_that_is_forged_of_another_cluster_or_life(server: Server) -> None:
+def test_N3_a_token_that_is_forged_of_another_cluster_or_life(server: Server) -> None:
     from resolver.token import Token
 
     good = server.mkdir("/la/x").token
@@ -153,7 +153,7 @@ def test_n3_a_token_that_is_forged_of_another_cluster_or_life(server: Server) ->
     )
 
 
-def test_g2_work_for_a_caller_who_went_away_stops(tmp_path: Path) -> None:
+def test_G2_work_for_a_caller_who_went_away_stops(tmp_path: Path) -> None:
     config = ServerConfig.quick(
         Path_.parse("/la"), cluster="la", store=f"sqlite:///{tmp_path}/store.sqlite"
     )
@@ -179,7 +179,7 @@ def test_g2_work_for_a_caller_who_went_away_stops(tmp_path: Path) -> None:
         cluster.stop()
 
 
-def test_g3_watches_hold_no_thread_that_answers_calls(server: Server) -> None:
+def test_G3_watches_hold_no_thread_that_answers_calls(server: Server) -> None:
     streams = [
         server.watch_stub().Watch(watch_pb2.WatchRequest(path="/la", checkpoint_seconds=1))
         for _ in range(40)  # ten times as many as threads that answer calls
@@ -199,7 +199,7 @@ def test_g3_watches_hold_no_thread_that_answers_calls(server: Server) -> None:
             stream.cancel()
 
 
-def test_g4_pages_hold_together_and_their_tokens_cannot_be_forged(server: Server) -> None:
+def test_G4_pages_hold_together_and_their_tokens_cannot_be_forged(server: Server) -> None:
     for number in range(25):
         server.mkdir(f"/la/d{number:02}")
     first = server.entries("ListEntries", path="/la", page_size=10)
@@ -232,7 +232,7 @@ def test_g4_pages_hold_together_and_their_tokens_cannot_be_forged(server: Server
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_g10_a_signal_drains_and_ends_with_0(
+def test_G10_a_signal_drains_and_ends_with_0(
     federation: Federation, number: signal.Signals
 ) -> None:
     server = federation.start("/la", limits={"drain_seconds": 10})

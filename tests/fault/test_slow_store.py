@@ -1,4 +1,4 @@
-"""A store that hangs: deadlines hold, threads do not pile up, reads stay quick (issue 4)."""
+"""A store that hangs: deadlines hold, threads do not pile up, reads stay quick."""
 
 from __future__ import annotations
 

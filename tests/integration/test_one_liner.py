@@ -28,7 +28,7 @@ def test_it_serves_what_is_there_and_changes_nothing(
         made = kafka.create_topics([NewTopic(name, 1, 1) for name in names])
         for future in made.values():
             future.result()
-        # A broker shows what it was told to make a moment later (RELIABILITY K7).
+        # A broker shows what it was told to make a moment later (K7).
         eventually(lambda: set(names) <= set(kafka.list_topics(timeout=10).topics))
         before = set(kafka.list_topics(timeout=10).topics)
         process = LocalProcess(

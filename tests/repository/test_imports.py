@@ -1,4 +1,4 @@
-"""Imports go one way, and what is pure stays pure (DESIGN §2).
+"""Imports go one way, and what is pure stays pure.
 
 Every import counts, wherever it stands: inside a function and for types only, too.
 """
@@ -79,7 +79,7 @@ _PURE = frozenset(
         "resolver.trail",
     }
 )
-# Rooms of the design (DESIGN §2) that nobody has moved into yet.
+# Modules that are planned and do not exist yet.
 _PLANNED: frozenset[str] = frozenset()
 _OUTSIDE = frozenset({"bench", "deploy", "tests"})
 

@@ -4,7 +4,7 @@ Every transaction writes ``meta/commit``, so that key's version counts the clust
 is what is trusted, more than the order and wholeness of what a watch sends: a commit event that is
 not the next one shows that events were lost, and a linearizable read of the key says whether all
 was seen, and up to which revision nothing of ours happened. So no progress notification is needed,
-which has been sent ahead of its events (etcd 15220). Further faults of that kind: RELIABILITY §1.
+which has been sent ahead of its events (etcd 15220). Further faults of that kind: S10, S12.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ResolveServiceStub:
-    """Answers for the paths of its own mount, and refers the rest (DESIGN §4).
+    """Answers for the paths of its own mount, and refers the rest.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class ResolveServiceStub:
 
 
 class ResolveServiceServicer:
-    """Answers for the paths of its own mount, and refers the rest (DESIGN §4).
+    """Answers for the paths of its own mount, and refers the rest.
     """
 
     def Resolve(self, request, context):
@@ -104,7 +104,7 @@ def add_ResolveServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ResolveService:
-    """Answers for the paths of its own mount, and refers the rest (DESIGN §4).
+    """Answers for the paths of its own mount, and refers the rest.
     """
 
     @staticmethod

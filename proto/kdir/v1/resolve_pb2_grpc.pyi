@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ResolveServiceStub:
-    """Answers for the paths of its own mount, and refers the rest (DESIGN §4)."""
+    """Answers for the paths of its own mount, and refers the rest."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -42,7 +42,7 @@ class ResolveServiceStub:
 
 @_typing.type_check_only
 class ResolveServiceAsyncStub(ResolveServiceStub):
-    """Answers for the paths of its own mount, and refers the rest (DESIGN §4)."""
+    """Answers for the paths of its own mount, and refers the rest."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Resolve: _aio.UnaryUnaryMultiCallable[_resolve_pb2.ResolveRequest, _resolve_pb2.ResolveResponse]  # type: ignore[assignment]
@@ -53,7 +53,7 @@ class ResolveServiceAsyncStub(ResolveServiceStub):
     """The way back: the paths of a physical topic of this server's cluster."""
 
 class ResolveServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Answers for the paths of its own mount, and refers the rest (DESIGN §4)."""
+    """Answers for the paths of its own mount, and refers the rest."""
 
     @_abc_1.abstractmethod
     def Resolve(

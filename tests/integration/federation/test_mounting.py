@@ -111,7 +111,7 @@ def test_what_would_shadow_overlap_or_loop_is_refused_before_anything_changes(
     assert before
 
 
-def test_r11_an_unmounted_child_stops_and_can_be_mounted_again(federation: Federation) -> None:
+def test_R11_an_unmounted_child_stops_and_can_be_mounted_again(federation: Federation) -> None:
     root = federation["/"]
     la = federation.join("/la", "/")
     la.mkdir("/la/x")
@@ -126,7 +126,7 @@ def test_r11_an_unmounted_child_stops_and_can_be_mounted_again(federation: Feder
     assert root.resolve("/la").outcome.referral.epoch > first
 
 
-def test_r11_unmounted_while_it_was_away(federation: Federation) -> None:
+def test_R11_unmounted_while_it_was_away(federation: Federation) -> None:
     root = federation["/"]
     la = federation.join("/la", "/")
     la.mkdir("/la/x")

@@ -1,4 +1,4 @@
-"""What one side of a link says wrongly is not kept, and reaches nobody else (RELIABILITY R5)."""
+"""What one side of a link says wrongly is not kept, and reaches nobody else (R5)."""
 
 from __future__ import annotations
 

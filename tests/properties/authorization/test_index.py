@@ -1,4 +1,4 @@
-"""The tree of grants against a full scan of all grants (RELIABILITY A2), and its versions against
+"""The tree of grants against a full scan of all grants (A2), and its versions against
 trees that are built at once.
 """
 

@@ -1,4 +1,4 @@
-"""RELIABILITY R22: whatever servers say, a walk ends, within its limits, in a typed outcome."""
+"""R22: whatever servers say, a walk ends, within its limits, in a typed outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit line (RELIABILITY A11)."""
+"""The audit line (A11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store keeps of parent and children, where it cannot be read (RELIABILITY S21)."""
+"""What the store keeps of parent and children, where it cannot be read (S21)."""
 
 from __future__ import annotations
 

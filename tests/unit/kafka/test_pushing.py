@@ -194,7 +194,9 @@ def test_whatever_call_fails_once_the_same_leader_finishes(tmp_path: FilePath) -
     raise AssertionError("there are more calls than were tried")
 
 
-def test_a_topic_that_a_broker_does_not_show_yet_is_pushed_once_it_does(tmp_path: FilePath) -> None:
+def test_K7_a_topic_that_a_broker_does_not_show_yet_is_pushed_once_it_does(
+    tmp_path: FilePath,
+) -> None:
     kafka = SlowKafka("a", "b")
     with armed(tmp_path / "s.db", lambda: kafka) as here:
         kafka.hidden = {"a"}

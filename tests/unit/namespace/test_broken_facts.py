@@ -1,4 +1,4 @@
-"""Facts that cannot be read stop no command and not the reaper (RELIABILITY S21)."""
+"""Facts that cannot be read stop no command and not the reaper (S21)."""
 
 from __future__ import annotations
 

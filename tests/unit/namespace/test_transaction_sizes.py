@@ -1,4 +1,4 @@
-"""Each command's worst case against what one transaction of etcd holds (RELIABILITY S9).
+"""Each command's worst case against what one transaction of etcd holds (S9).
 
 The numbers are listed below, so that a change that makes a command dearer is seen. What is too much
 for one transaction all the same is refused with the limit named; what is made in steps
