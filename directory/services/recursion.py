@@ -70,10 +70,20 @@ class _OwnFirst:
         self._others = others
         self._more = ((BEARER, f"Bearer {caller.bearer}"),) if caller.bearer else ()
 
-    def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
         handler = self._handlers.get(method.name) if endpoint in self._own() else None
         if handler is None:
-            return self._others.call_with(self._more, endpoint, method, request, timeout_seconds)
+            return self._others.call_with(
+                self._more, endpoint, method, request, timeout_seconds, cluster_id=cluster_id
+            )
         call = Call(
             time.monotonic() + timeout_seconds,
             principal=self._caller.principal,
@@ -83,7 +93,9 @@ class _OwnFirst:
         )
         return handler(request, call)
 
-    def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
+    def stream(
+        self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
+    ) -> Stream:
         raise Unimplemented(f"{method.name}: nothing is watched in another's name")
 
     def close(self) -> None:

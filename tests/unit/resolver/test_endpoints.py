@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resolver import errors
-from resolver.endpoints import AllowList, Endpoint, parse_endpoint, parse_servers
+from resolver.endpoints import AllowList
+from resolver.host_port import Endpoint, parse_endpoint, parse_servers
 
 
 @pytest.mark.parametrize(
