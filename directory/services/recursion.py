@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple, cast
 
@@ -27,7 +27,9 @@ from directory.services.caller_slots import CallerSlots
 from directory.services.hosting import answers_full
 from directory.services.rpc import Handler
 from resolver.client import Resolver
+from resolver.endpoints import AllowList
 from resolver.errors import InvalidPath, KdirError, LimitExceeded, Unimplemented
+from resolver.host_port import parse_servers
 from resolver.lookups import lifetime_of
 from resolver.outcome import End, Failed, Found, NotThere, United
 from resolver.path import Path
@@ -123,7 +125,10 @@ class Recursion:
         dialling: Dialling | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
         answer_bytes: int = 4 << 20,
+        allow: Collection[str] | None = None,
     ) -> None:
+        """``allow``: networks and domains of the servers that may be asked; None = all."""
+        self._allow = allow
         self._waiting = waiting
         self._own = own
         self._handlers = handlers
@@ -229,7 +234,9 @@ class Recursion:
             found = self._resolvers.get(caller)
             if found is None:
                 way = _OwnFirst(caller, self._own, self._handlers, self._others)
-                found = Resolver(self._own(), transport=way, max_entries=0)
+                own = self._own()
+                allow = AllowList.of(self._allow, parse_servers(own))
+                found = Resolver(own, transport=way, max_entries=0, allow=allow)
                 self._resolvers[caller] = found
                 while len(self._resolvers) > _MOST_CALLERS:
                     self._resolvers.popitem(last=False)  # those under way end with it
