@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kdir.v1 import federation_pb2
@@ -25,7 +25,7 @@ from resolver.endpoints import AllowList
 from resolver.host_port import parse_endpoint, plain_endpoints
 from resolver.path import Path
 
-__all__ = ["Federation", "Member", "View", "unix_ms"]
+__all__ = ["Federation", "Member", "View", "endpoint_of_turn", "unix_ms"]
 
 
 def unix_ms() -> int:
@@ -152,9 +152,7 @@ class Federation:
         """Where to ask the parent at the ``turn``-th try, from 0: in turn where the config says,
         and after each such round at one of those that the parent said.
         """
-        own, told = self._parent, self.view().told_parents
-        rounds, place = divmod(turn, len(own) + bool(told))
-        return own[place] if place < len(own) else told[rounds % len(told)]
+        return endpoint_of_turn(self._parent, self.view().told_parents, turn)
 
     def told_parents(
         self, welcome: federation_pb2.Welcome
@@ -336,6 +334,14 @@ class Federation:
         row.linked = live.linked
         # While the child is linked the word is ours, and fresh.
         return TableRow(row, self._clock_ms() if live.linked else live.heard_ms)
+
+
+def endpoint_of_turn(configured: Sequence[str], told: Sequence[str], turn: int) -> str:
+    """Whom to ask at the ``turn``-th try: a round of what is configured, then one of what was told,
+    and so on, so that what was told never keeps from what is configured.
+    """
+    rounds, place = divmod(turn, len(configured) + bool(told))
+    return configured[place] if place < len(configured) else told[rounds % len(told)]
 
 
 @dataclass(frozen=True, slots=True)
