@@ -15,13 +15,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import grpc
-
 from resolver.errors import DeadlineExceeded, HandshakeFailed, KdirError, Unreachable
 from resolver.host_port import parse_endpoint
 
 if TYPE_CHECKING:
     import ssl
+
+    import grpc
 
 __all__ = ["CLUSTER_URI", "PeerCertificates", "TlsMaterial", "read_certificate"]
 
@@ -50,6 +50,8 @@ class TlsMaterial:
         """For connections to servers that show one of the certificates ``trusted``; by default to
         those of the CA.
         """
+        import grpc  # who reads a config needs the URI alone, before gRPC's log is set up
+
         return grpc.ssl_channel_credentials(trusted or self.ca, self.key, self.cert)
 
 
