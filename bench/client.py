@@ -38,11 +38,21 @@ class _Counting:
         self._inner = GrpcTransport()
         self.calls = 0
 
-    def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
         self.calls += 1
         return self._inner.call(endpoint, method, request, timeout_seconds)
 
-    def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
+    def stream(
+        self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
+    ) -> Stream:
         self.calls += 1
         return self._inner.stream(endpoint, method, request)
 

@@ -90,7 +90,11 @@ class Cluster:
             queue_bytes=limits.watch_queue_bytes,
         )
         self.federation = Federation(
-            self.replica, config.mount, config.parent, server_id=self.server_id
+            self.replica,
+            config.mount,
+            config.parent,
+            server_id=self.server_id,
+            allow=config.dial_allow,
         )
         self.writer = Writer(
             store,

@@ -23,6 +23,9 @@ from directory.namespace.entry import LinkMode, LinkWrites
 from directory.store.base import Incompatible
 from directory.store.etcd.address import EtcdAddress
 from directory.toml_table import ConfigError, Table, parsed_path, split_address
+from resolver.endpoints import AllowList
+from resolver.errors import InvalidArgument
+from resolver.host_port import MAX_ENDPOINTS
 from resolver.path import ROOT, Path
 
 __all__ = [
@@ -154,7 +157,7 @@ class Limits:
     """Paths of an update's or a what-if's mask."""
     link_targets: int = 100
     """Targets of one link."""
-    mount_endpoints: int = 100
+    mount_endpoints: int = MAX_ENDPOINTS
     """Endpoints of one mount, and those a child says it has."""
 
     @property
@@ -176,6 +179,9 @@ class ServerConfig:
     metrics: str = ""
     """Where Prometheus is answered, ``host:port``; empty = nowhere."""
     parent: tuple[str, ...] = ()
+    dial_allow: tuple[str, ...] | None = None
+    """Networks and domains of the servers that may be asked besides those of ``parent``; None =
+    all."""
     tls: TlsConfig | None = None
     auth: AuthConfig = field(default_factory=AuthConfig)
     access: Mode = Mode.OPEN
@@ -249,7 +255,7 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
     mount = top.path("mount", ROOT)
     cluster = top.text("cluster", default_cluster(mount))
     listen = top.text("listen", DEFAULT_LISTEN)
-    advertise = top.addresses("advertise")
+    advertise = top.endpoints("advertise")
     tls = tls_of(top.table("tls"), base)
     auth = auth_of(top.table("auth"), tls, base)
     check_listen(listen, tls, advertise)
@@ -264,7 +270,8 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
         listen=listen,
         advertise=advertise,
         metrics=metrics,
-        parent=top.addresses("parent"),
+        parent=top.endpoints("parent"),
+        dial_allow=_dial_allow(top.table("dial")),
         tls=tls,
         auth=auth,
         access=_access(top),
@@ -274,6 +281,23 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
     )
     top.done()
     return config
+
+
+def _dial_allow(table: Table | None) -> tuple[str, ...] | None:
+    """Reads ``[dial]``: which servers may be asked, of those that others name.
+
+    Raises:
+        ConfigError
+    """
+    if table is None:
+        return None
+    allow = table.texts("allow") if table.has("allow") else None
+    table.done()
+    try:
+        AllowList.of(allow, ())
+    except InvalidArgument as error:
+        raise ConfigError(f"dial.{error.message}") from None
+    return allow
 
 
 def _access(table: Table) -> Mode:

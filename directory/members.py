@@ -48,6 +48,7 @@ from directory.store.base import (
 from directory.store.replica import Applied, Replica, ReplicaState
 from directory.writer import Writer
 from resolver.errors import InvalidArgument, LostRace, StoreUnavailable
+from resolver.host_port import MAX_ENDPOINTS
 
 __all__ = ["VERSION", "Behind", "Finalised", "Members", "Roster", "settle_level", "unreadable"]
 
@@ -176,12 +177,15 @@ class Members:
         return [servers[server] for server in sorted(servers)]
 
     def endpoints(self) -> tuple[str, ...]:
-        """Where the cluster may be asked: what each live server says of itself, each once."""
+        """Where the cluster may be asked: what each live server says of itself, each once; no more
+        than anybody looks at.
+        """
         live = self.live()
         staying = live
         if self._stop.is_set():  # not to be asked any more, unless there is nobody else
             staying = [one for one in live if one.server != self._server_id]
-        return tuple(dict.fromkeys(at for member in staying or live for at in member.endpoints))
+        found = dict.fromkeys(at for member in staying or live for at in member.endpoints)
+        return tuple(found)[:MAX_ENDPOINTS]
 
     def allow(self, writes: Iterable[Write]) -> None:
         """Lets only those writes pass that every server of the cluster can deal with.

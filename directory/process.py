@@ -334,6 +334,13 @@ def _identities(configs: Sequence[ServerConfig]) -> Identities | None:
     Raises:
         ConfigError: what the config names for it cannot be used.
     """
+    first = configs[0]
+    for other in configs[1:]:
+        if other.dial_allow != first.dial_allow:
+            raise ConfigError(
+                f"[dial]: clusters {first.cluster} and {other.cluster} listen at one address, and "
+                f"differ"
+            )
     if all(config.tls is None and not config.auth.has_tokens for config in configs):
         return None
     from directory.identity.callers import identities_of  # needs gRPC: nothing for --check

@@ -9,7 +9,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from resolver.errors import KdirError
+from resolver.errors import InvalidArgument, KdirError
+from resolver.host_port import MAX_ENDPOINTS, parse_endpoint
 from resolver.path import Path
 
 __all__ = ["ConfigError", "Table", "parsed_path", "split_address"]
@@ -78,6 +79,23 @@ class Table:
             if split_address(address) is None:
                 self.fail(key, address, "host:port would be right")
         return found
+
+    def endpoints(self, key: str) -> tuple[str, ...]:
+        """Where servers are asked: ``host:port``, at most ``MAX_ENDPOINTS``."""
+        found = self.texts(key)
+        for address in found:
+            try:
+                parse_endpoint(address)
+            except InvalidArgument:
+                self.fail(key, address, "host:port would be right")
+        if len(found) > MAX_ENDPOINTS:
+            self.fail(key, f"{len(found)} of them", f"at most {MAX_ENDPOINTS} would be right")
+        return found
+
+    def has(self, key: str) -> bool:
+        """True if the key is there."""
+        self._known.append(key)
+        return key in self._values
 
     def table(self, key: str) -> Table | None:
         value = self.take(key, None)

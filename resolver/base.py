@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from resolver import errors
 from resolver.cache import DEFAULT_ENTRIES, Cache
-from resolver.endpoints import AllowList, Health, parse_servers
+from resolver.endpoints import AllowList, Health
 from resolver.feeds import Feeds
+from resolver.host_port import parse_servers
 from resolver.lookups import Lookups
 from resolver.owner import Owners
 from resolver.resolution import Rules
@@ -54,7 +55,7 @@ class BaseResolver:
         watch: bool = False,
         transport: Transport | None = None,
         health: Health | None = None,
-        allow: AllowList | None = None,
+        allow: AllowList | Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is asked yet.
@@ -83,19 +84,21 @@ class BaseResolver:
                 given again without a call, and changes are seen as they happen.
             transport: how to reach servers; given, it is the caller's to close.
             health: how servers fared, for a caller who remembers it; by default nothing is known.
-            allow: which endpoints of referrals may be asked; by default all but special addresses,
-                and this machine only when all of ``servers`` are on it.
+            allow: which endpoints of referrals may be asked: CIDR networks and domains, such as
+                ``["10.0.0.0/8", "example.com"]``, or an ``AllowList``; by default all. Special
+                addresses never are, and this machine only when all of ``servers`` are on it.
             clock: seconds that never go back.
 
         Raises:
-            InvalidArgument: a server is no ``host:port``, or a file cannot be used.
+            InvalidArgument: a server is no ``host:port``, ``allow`` has something else, or a file
+                cannot be used.
         """
         start = parse_servers(servers)
         self.servers = tuple(str(endpoint) for endpoint in start)
         self._timeout_seconds = timeout_seconds
         self._recursive = recursive
         self._clock = clock
-        self._allow = allow or AllowList.beside(start)
+        self._allow = allow if isinstance(allow, AllowList) else AllowList.of(allow, start)
         self._health = health or Health(clock)
         login = (os.fspath(ca), os.fspath(cert), os.fspath(key), token, os.fspath(token_file))
         if transport is not None and any(login):
@@ -105,7 +108,7 @@ class BaseResolver:
             principal = principal or credentials.fingerprint
         self._owns_transport = transport is None
         self._transport: Transport = (
-            transport if transport is not None else GrpcTransport(credentials)
+            transport if transport is not None else GrpcTransport(credentials, named=self.servers)
         )
         self._cache = Cache(clock, max_entries=max_entries, principal=principal)
         self._assemble(max_stale_seconds)

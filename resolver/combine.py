@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from resolver import decode, errors
 from resolver.errors import KdirError
@@ -18,12 +18,20 @@ from resolver.outcome import Reply
 from resolver.path import Path
 from resolver.transport import Transport, method
 
-__all__ = ["MAX_BATCH", "Combiner", "Options", "ask_together"]
+__all__ = ["MAX_BATCH", "Combiner", "Options", "Server", "ask_together"]
 
 MAX_BATCH: Final = 1000
 """Paths in one call; servers take 10,000, and answers stay far below a message's limit."""
 _MAX_FLYING: Final = 2
 """Calls under way to one server: while one is answered, the next one is being filled."""
+
+
+class Server(NamedTuple):
+    """Whom to ask, and whose server a referral says that it is; empty: nobody's word."""
+
+    endpoint: str
+    cluster_id: str = ""
+
 
 Options = tuple[int, str, bool, bool]
 """(preferred kind, token, no_follow, recursive): what the questions of one call share."""
@@ -31,7 +39,7 @@ Options = tuple[int, str, bool, bool]
 
 def ask_together(
     transport: Transport,
-    endpoint: str,
+    server: Server,
     paths: Sequence[Path],
     options: Options,
     timeout_seconds: float,
@@ -42,19 +50,25 @@ def ask_together(
     Raises:
         KdirError: the call itself failed, or its answer is none.
     """
-    return _ask(transport, endpoint, paths, options, time.monotonic() + timeout_seconds)
+    return _ask(transport, server, paths, options, time.monotonic() + timeout_seconds)
 
 
 def _ask(
     transport: Transport,
-    endpoint: str,
+    server: Server,
     paths: Sequence[Path],
     options: Options,
     deadline: float,
 ) -> list[Reply | KdirError]:
     timeout_seconds = deadline - time.monotonic()
     if timeout_seconds <= 0:
-        raise errors.DeadlineExceeded(f"{endpoint}: no answer in time to {len(paths)} paths")
+        raise errors.DeadlineExceeded(f"{server.endpoint}: no answer in time to {len(paths)} paths")
+
+    def call() -> Any:
+        return transport.call(
+            server.endpoint, method(name), request, timeout_seconds, cluster_id=server.cluster_id
+        )
+
     prefer, token, no_follow, recursive = options
     name = "ResolveService.Resolve" if len(paths) == 1 else "ResolveService.BatchResolve"
     request = method(name).request(token=token, recursive=recursive, no_follow=no_follow)
@@ -62,10 +76,10 @@ def _ask(
         request.prefer = prefer
     if len(paths) == 1:
         request.path = str(paths[0])
-        return [decode.one(transport.call(endpoint, method(name), request, timeout_seconds))]
+        return [decode.one(call())]
     request.paths.extend(map(str, paths))
     try:
-        response = transport.call(endpoint, method(name), request, timeout_seconds)
+        response = call()
     except errors.LimitExceeded as error:
         if not _is_of_paths(error):
             raise  # more calls would only add to the server's load
@@ -73,13 +87,13 @@ def _ask(
         middle = len(paths) // 2
         halves = paths[:middle], paths[middle:]
         return [
-            reply for half in halves for reply in _ask(transport, endpoint, half, options, deadline)
+            reply for half in halves for reply in _ask(transport, server, half, options, deadline)
         ]
     replies = list(decode.batch(response, paths))
     over = [place for place, reply in enumerate(replies) if _is_of_paths(reply)]
     if over and len(over) < len(paths):
         # The answers were too large for one call. Each further call answers one path at least.
-        rest = _ask(transport, endpoint, [paths[place] for place in over], options, deadline)
+        rest = _ask(transport, server, [paths[place] for place in over], options, deadline)
         for place, reply in zip(over, rest, strict=True):
             replies[place] = reply
     return replies
@@ -114,9 +128,9 @@ class _Waiter:
 class Combiner:
     """The questions to one server with the same options. Thread-safe."""
 
-    def __init__(self, transport: Transport, endpoint: str, options: Options) -> None:
+    def __init__(self, transport: Transport, server: Server, options: Options) -> None:
         self._transport = transport
-        self._endpoint = endpoint
+        self._server = server
         self._options = options
         self._lock = threading.Lock()
         self._waiting: list[_Waiter] = []
@@ -152,7 +166,7 @@ class Combiner:
                 if not me.crew and me.result is None:
                     me.gone = True
                     raise errors.DeadlineExceeded(
-                        f"{self._endpoint}: no answer within {me.timeout_seconds:.2f} s"
+                        f"{self._server.endpoint}: no answer within {me.timeout_seconds:.2f} s"
                     )
         return bool(me.crew)
 
@@ -162,7 +176,7 @@ class Combiner:
         try:
             results = ask_together(
                 self._transport,
-                self._endpoint,
+                self._server,
                 [waiter.path for waiter in crew],
                 self._options,
                 longest,

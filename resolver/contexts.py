@@ -12,8 +12,9 @@ The file (``$XDG_CONFIG_HOME/kdir/config.toml``, else ``~/.config/kdir/config.to
     cert = "prod/alice.pem"   # who the user is: by certificate,
     key = "prod/alice.key"
     token_file = "/run/user/1000/kdir-token"   # or by token (or token = "…" itself)
+    allow = ["10.0.0.0/8", "example.com"]      # which servers may be asked besides; absent: all
 
-The variables KDIR_CA, KDIR_CERT, KDIR_KEY, KDIR_TOKEN and KDIR_TOKEN_FILE go before.
+The variables KDIR_CA, KDIR_CERT, KDIR_KEY, KDIR_TOKEN, KDIR_TOKEN_FILE and KDIR_ALLOW go before.
 
 An edit changes only the lines that it is about, so that comments stay.
 """
@@ -36,10 +37,12 @@ __all__ = [
     "Context",
     "Contexts",
     "Login",
+    "choose_allow",
     "choose_context",
     "choose_login",
     "choose_servers",
     "config_file",
+    "environment_allow",
     "environment_login",
     "load_contexts",
     "parse_servers",
@@ -52,7 +55,7 @@ DEFAULT_SERVER: Final = "127.0.0.1:7420"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _FILES = ("ca", "cert", "key", "token_file")
-_KEYS = ("servers", "protected", *_FILES, "token")
+_KEYS = ("servers", "protected", *_FILES, "token", "allow")
 
 
 class Login(NamedTuple):
@@ -95,6 +98,8 @@ class Context(NamedTuple):
     servers: tuple[str, ...]
     protected: bool = False
     login: Login = Login()
+    allow: tuple[str, ...] | None = None
+    """Networks and domains of the servers that may be asked besides; None = all."""
 
 
 class Contexts(NamedTuple):
@@ -167,16 +172,42 @@ def choose_login(at: str, name: str, environ: Mapping[str, str]) -> Login:
     Raises:
         InvalidArgument: there is no such context, or the file is wrong.
     """
-    context = choose_context("" if name else at, name, environ)
+    context = _context_meant(at, name, environ)
     login = context.login if context else Login()
-    if context is None:
-        servers = set(choose_servers(at, name, environ))
-        found = (one for one in load_contexts().by_name.values() if servers & set(one.servers))
-        login = next((one.login for one in found), login)
     said = environment_login(environ)
     if said.token or said.token_file:
         login = login._replace(token="", token_file="")
     return login._replace(**{key: value for key, value in said._asdict().items() if value})
+
+
+def choose_allow(at: str, name: str, environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The networks and domains of the servers that may be asked besides those of
+    ``choose_servers``, of the context that ``choose_login`` takes; None = all.
+
+    Raises:
+        InvalidArgument: there is no such context, or the file is wrong.
+    """
+    said = environment_allow(environ)
+    if said is not None:
+        return said
+    context = _context_meant(at, name, environ)
+    return context.allow if context else None
+
+
+def environment_allow(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """What the variable ``KDIR_ALLOW`` says, ``10.0.0.0/8,example.com``; None = nothing."""
+    said = environ.get("KDIR_ALLOW", "")
+    return tuple(part.strip() for part in said.split(",") if part.strip()) if said else None
+
+
+def _context_meant(at: str, name: str, environ: Mapping[str, str]) -> Context | None:
+    """The context in force, or one of the servers that were named."""
+    context = choose_context("" if name else at, name, environ)
+    if context is not None:
+        return context
+    servers = set(choose_servers(at, name, environ))
+    found = (one for one in load_contexts().by_name.values() if servers & set(one.servers))
+    return next(found, None)
 
 
 def environment_login(environ: Mapping[str, str]) -> Login:
@@ -199,7 +230,7 @@ def parse_servers(text: str, where: str) -> tuple[str, ...]:
 
 
 def _check_server(server: object, where: str) -> None:
-    from resolver.endpoints import parse_endpoint
+    from resolver.host_port import parse_endpoint
 
     if not isinstance(server, str):
         raise InvalidArgument(f"{where}: {server!r} is not HOST:PORT, such as {DEFAULT_SERVER}")
@@ -257,7 +288,27 @@ def _context(key: str, value: Any, name: str) -> Context:
     protected = value.get("protected", False)
     if not isinstance(protected, bool):
         raise InvalidArgument(f"{where}.protected: true or false was expected")
-    return Context(key, tuple(servers), protected, _login(value, where, name))
+    allow = value.get("allow")
+    if allow is not None:
+        check_allow(allow, f"{where}.allow")
+        allow = tuple(allow)
+    return Context(key, tuple(servers), protected, _login(value, where, name), allow)
+
+
+def check_allow(allow: object, where: str) -> None:
+    """Checks what a file has for ``allow``.
+
+    Raises:
+        InvalidArgument: no list of networks and domains; ``where`` is named.
+    """
+    from resolver.endpoints import AllowList
+
+    if not isinstance(allow, list | tuple) or not all(isinstance(one, str) for one in allow):
+        raise InvalidArgument(f"{where}: a list of networks and domains was expected")
+    try:
+        AllowList.of(allow, ())
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where}: {error.message.removeprefix('allow: ')}") from None
 
 
 def _login(value: Mapping[str, Any], where: str, name: str) -> Login:
@@ -311,9 +362,11 @@ def write_context(context: Context) -> None:
             lines.append("")
         start = len(lines)
         lines.append(f"[contexts.{context.name}]")
-    servers = ", ".join(f'"{server}"' for server in context.servers)
-    _set_key(lines, start + 1, "servers", f"[{servers}]")
+    _set_key(lines, start + 1, "servers", _quoted_list(context.servers))
     _set_key(lines, start + 1, "protected", "true" if context.protected else "false")
+    if context.allow is not None:
+        check_allow(context.allow, f"context {context.name}")
+        _set_key(lines, start + 1, "allow", _quoted_list(context.allow))
     for key, text in zip(Login._fields, context.login, strict=True):
         known = before.by_name.get(context.name)
         if text and (known is None or text != getattr(known.login, key)):
@@ -387,17 +440,23 @@ def _quoted(text: str) -> str:
     return json.dumps(text)  # but for what no file name holds, a TOML string
 
 
+def _quoted_list(texts: Sequence[str]) -> str:
+    return f"[{', '.join(map(_quoted, texts))}]"
+
+
 def _whole(contexts: Contexts) -> str:
     parts = [f'current = "{contexts.current}"\n'] if contexts.current else []
     for context in contexts.by_name.values():
-        servers = ", ".join(f'"{server}"' for server in context.servers)
+        servers = _quoted_list(context.servers)
         protected = "true" if context.protected else "false"
+        allow = "" if context.allow is None else f"allow = {_quoted_list(context.allow)}\n"
         login = "".join(
             f"{key} = {_quoted(text)}\n"
             for key, text in zip(Login._fields, context.login, strict=True)
             if text
         )
         parts.append(
-            f'[contexts."{context.name}"]\nservers = [{servers}]\nprotected = {protected}\n{login}'
+            f'[contexts."{context.name}"]\nservers = {servers}\nprotected = {protected}\n'
+            f"{login}{allow}"
         )
     return "\n".join(parts)

@@ -1,8 +1,7 @@
 """A user's credentials: certificates and tokens from files, as they are now; writes none anywhere.
 
 TLS is spoken where there is a ``ca``: whose servers are believed. Servers are believed for the name
-or address that was dialled, and for no other. A token goes to servers that were reached by TLS, or
-that are on this machine, and to no others.
+or address that was dialled, and for no other. Where a token goes is decided by the transport.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ import os
 import pathlib
 from typing import Final
 
-import grpc
-
 from resolver.contexts import Login
-from resolver.endpoints import parse_endpoint
 from resolver.errors import InvalidArgument
+from resolver.peer_certificates import TlsMaterial
 from resolver.rereading import Rereading
-from resolver.transport import Metadata
+from resolver.transport import BEARER, Metadata
 
 __all__ = ["UserCredentials"]
 
@@ -56,29 +53,23 @@ class UserCredentials:
         whole = f"{login.cert}\0{login.token_file}\0{login.token}"
         return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
-    def tls(self) -> tuple[int, grpc.ChannelCredentials | None]:
+    def tls(self) -> tuple[int, TlsMaterial | None]:
         if self._tls is None:
             return 0, None
         made = self._tls.value()
         return self._tls.generation, made
 
-    def metadata(self, endpoint: str) -> Metadata:
+    def metadata(self) -> Metadata:
         header = self._token.value() if self._token is not None else ""
         if self._login.token:
             header = _header(self._login.token, "token")
-        if not header:
-            return ()
-        if self._tls is None and not parse_endpoint(endpoint).is_loopback:
-            raise InvalidArgument(
-                f"{endpoint}: a token is sent over TLS only: a ca would be right", field="ca"
-            )
-        return (("authorization", header),)
+        return ((BEARER, header),) if header else ()
 
-    def _read_tls(self) -> grpc.ChannelCredentials:
+    def _read_tls(self) -> TlsMaterial:
         login = self._login
         ca, cert, key = (_read(file, what) for file, what in zip(login[:3], _WHAT, strict=True))
         _check(login)
-        return grpc.ssl_channel_credentials(ca, key, cert)
+        return TlsMaterial(ca or b"", key, cert, login.key, login.cert)
 
     def _read_token(self) -> str:
         file = self._login.token_file

@@ -1,7 +1,4 @@
-"""Endpoints: ``host:port`` of directory servers, which of them may be asked, and how they fared.
-
-Refuses everything that is no plain ``host:port`` (schemes, users, paths, directory names), so that
-an endpoint never needs a directory look-up and never reaches what the settings do not allow
+"""Endpoints: which directory servers, of those that others name, may be asked, and how they fared
 (R9, R10). Networks are checked for addresses; a host *name* is checked by name only,
 since what it resolves to can change between the check and the call: settings that must keep
 clients inside some domains name those domains.
@@ -9,34 +6,15 @@ clients inside some domains name those domains.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from resolver.errors import InvalidArgument
+from resolver.host_port import Endpoint, is_host_name, parse_endpoint
 
-__all__ = [
-    "LEAST_SECONDS",
-    "AllowList",
-    "Endpoint",
-    "Health",
-    "parse_endpoint",
-    "parse_servers",
-    "patience",
-]
+__all__ = ["LEAST_SECONDS", "AllowList", "Health", "patience"]
 
-_NAME = re.compile(
-    r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
-    r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.?",
-    re.ASCII | re.IGNORECASE,
-)
-_V4 = re.compile(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}", re.ASCII)
-# What libraries take for an IPv4 address although it does not look like one: 127.1, 0x7f.1, 017.1
-# (the rule of the URL standard: the last label is a number).
-_NUMBER = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)\.?", re.ASCII | re.IGNORECASE)
-
-_LOCAL_NAMES: Final = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 _METADATA_NAMES: Final = frozenset({"metadata", "metadata.google.internal", "instance-data"})
 FAILED_SECONDS: Final = 2.0
 """For so long a server that did not answer is asked after the others."""
@@ -58,78 +36,21 @@ LEAST_SECONDS: Final = 0.01
 _MOST_REMEMBERED: Final = 1000
 
 
-class Endpoint(NamedTuple):
-    """Where a directory server listens. ``host`` is a name or an address without brackets."""
-
-    host: str
-    port: int
-    is_address: bool
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether it lies on this very machine, as far as its words say."""
-        if not self.is_address:
-            return self.host.lower().rstrip(".") in _LOCAL_NAMES
-        return self.host.startswith("127.") or self.host == "::1"
-
-    @property
-    def target(self) -> str:
-        """As gRPC wants it, with the scheme said, so that no other can be meant."""
-        if not self.is_address:
-            return f"dns:///{self.host}:{self.port}"
-        return f"ipv6:{self}" if ":" in self.host else f"ipv4:{self}"
-
-
-def parse_endpoint(text: str) -> Endpoint:
-    """Read ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``.
-
-    Raises:
-        InvalidArgument: naming what was found, cut short, and what would be right.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5:
-        raise _wrong(text, "no port; host:port would be right")
-    number = int(port)
-    if not 0 < number < 65536:
-        raise _wrong(text, "port outside 1 to 65535")
-    if host.startswith("[") and host.endswith("]"):
-        return Endpoint(_v6(text, host[1:-1]), number, is_address=True)
-    if _V4.fullmatch(host):
-        if any(int(part) > 255 or (part[0] == "0" and part != "0") for part in host.split(".")):
-            raise _wrong(text, "no IPv4 address")
-        return Endpoint(host, number, is_address=True)
-    if not _NAME.fullmatch(host):
-        raise _wrong(text, "neither a host name nor an address; host:port would be right")
-    if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
-        raise _wrong(text, "a number in the place of a host name")
-    return Endpoint(host.lower(), number, is_address=False)
-
-
-def parse_servers(servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
-    """Read the servers to begin with: a list, or one text with commas.
-
-    Raises:
-        InvalidArgument: one is none, or there is none.
-    """
-    texts = servers.split(",") if isinstance(servers, str) else servers
-    found = tuple(dict.fromkeys(parse_endpoint(text.strip()) for text in texts if text.strip()))
-    if not found:
-        raise InvalidArgument("servers: none given; at least one host:port would be right")
-    return found
-
-
 class AllowList:
-    """Which endpoints of referrals may be asked. The servers one begins with always may.
+    """Which endpoints that other servers named may be asked. Those that one named oneself always
+    may.
+
+    With ``networks`` or ``names`` all others are refused; special addresses (link-local, multicast)
+    are refused whatever is listed.
 
     Args:
         loopback: whether this machine may be asked: where the servers to begin with are on it.
-        networks: CIDR networks that addresses must lie in; none = all but special ones.
-        names: domains that host names must lie in, such as ``example.com``; none = all.
+        networks: CIDR networks that addresses must lie in.
+        names: domains that host names must lie in, such as ``example.com``, as texts: a name is not
+            looked up.
         least_port: ports below are other services', but for ``ports``.
         ports: allowed all the same.
+        only_listed: refuse what is in neither, also where both are empty.
 
     Raises:
         ValueError: a network is none.
@@ -143,7 +64,9 @@ class AllowList:
         names: Sequence[str] = (),
         least_port: int = 1024,
         ports: Iterable[int] = (443,),
+        only_listed: bool = False,
     ) -> None:
+        self.only_listed = only_listed or bool(networks or names)
         self.loopback = loopback
         self.networks = tuple(networks)
         self.names = tuple(name.lower().strip(".") for name in names)
@@ -160,6 +83,27 @@ class AllowList:
     def beside(cls, start: Iterable[Endpoint]) -> AllowList:
         """The default: loopback is allowed only when every server to begin with is there too."""
         return cls(loopback=all(endpoint.is_loopback for endpoint in start))
+
+    @classmethod
+    def of(cls, allow: Iterable[str] | None, start: Iterable[Endpoint]) -> AllowList:
+        """The list of a config: CIDR networks and domains; None = the default.
+
+        Raises:
+            InvalidArgument: one is neither.
+        """
+        if allow is None:
+            return cls.beside(start)
+        networks: list[str] = []
+        names: list[str] = []
+        for text in allow:
+            (names if _is_domain(text) else networks).append(text)
+        loopback = all(endpoint.is_loopback for endpoint in start)
+        return cls(loopback=loopback, networks=networks, names=names, only_listed=True)
+
+    @property
+    def shown(self) -> str:
+        """For people: what is listed."""
+        return ", ".join((*self.networks, *self.names)) or "nothing"
 
     def refusal(self, text: str) -> str:
         """Why an endpoint may not be asked; empty = it may."""
@@ -187,9 +131,9 @@ class AllowList:
         address = ipaddress.ip_address(endpoint.host)
         inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None)
         address = inner or address
-        if address.is_loopback:
-            return "" if self.loopback else "loopback is not allowed"
-        if (
+        if address.is_loopback and not self.loopback:
+            return "loopback is not allowed"
+        if not address.is_loopback and (
             address.is_link_local
             or address.is_multicast
             or address.is_unspecified
@@ -197,22 +141,23 @@ class AllowList:
             or address in ipaddress.ip_network("fd00:ec2::/32")
         ):
             return "link-local, multicast and other special addresses are not allowed"
-        if self.networks and not any(
+        if self.only_listed and not any(
             address in ipaddress.ip_network(network) for network in self.networks
         ):
-            return f"not in {', '.join(self.networks)}"
+            return f"not in the allow list ({self.shown})"
         return ""
 
     def _name(self, endpoint: Endpoint) -> str:
         name = endpoint.host.rstrip(".")
-        if endpoint.is_loopback or name.endswith(".localhost"):
-            return "" if self.loopback else "loopback is not allowed"
+        is_here = endpoint.is_loopback or name.endswith(".localhost")
+        if is_here and not self.loopback:
+            return "loopback is not allowed"
         if name in _METADATA_NAMES:
             return "a metadata service is not allowed"
-        if self.names and not any(
+        if self.only_listed and not any(
             name == domain or name.endswith(f".{domain}") for domain in self.names
         ):
-            return f"not in {', '.join(self.names)}"
+            return f"not in the allow list ({self.shown})"
         return ""
 
 
@@ -301,16 +246,24 @@ class Health:
         return 0 if endpoint in self._good_until else 1
 
 
-def _v6(text: str, host: str) -> str:
+def _is_domain(text: str) -> bool:
+    """Whether an element of an allow list is a domain; else it is a network.
+
+    Raises:
+        InvalidArgument: neither.
+    """
     import ipaddress
 
     try:
-        return str(ipaddress.IPv6Address(host))
-    except ValueError:
-        raise _wrong(text, "no IPv6 address") from None
-
-
-def _wrong(text: str, why: str) -> InvalidArgument:
-    shown = text.encode("unicode_escape", "backslashreplace").decode("ascii")
-    shown = shown if len(shown) <= 60 else f"{shown[:60]}… ({len(text)} characters)"
-    return InvalidArgument(f"endpoint {shown!r}: {why}", endpoint=shown)
+        ipaddress.ip_network(text)
+    except ValueError as error:
+        if is_host_name(text.removeprefix(".")):
+            return True
+        hint = ", since host bits are set" if "host bits" in str(error) else ""
+        shown = text.encode("unicode_escape", "backslashreplace").decode("ascii")[:60]
+        raise InvalidArgument(
+            f"allow: found {shown!r}{hint}; a network such as 10.0.0.0/8 or a domain such as "
+            f"example.com would be right",
+            field="allow",
+        ) from None
+    return False

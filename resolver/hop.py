@@ -11,10 +11,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from resolver import errors
 from resolver.errors import KdirError
+from resolver.host_port import MAX_ENDPOINTS
 from resolver.outcome import (
     Absent,
     Answer,
@@ -30,7 +31,6 @@ from resolver.path import Path
 from resolver.token import Position
 
 __all__ = [
-    "MAX_ENDPOINTS",
     "Hop",
     "Stop",
     "Trouble",
@@ -40,9 +40,6 @@ __all__ = [
     "is_above",
     "judged",
 ]
-
-MAX_ENDPOINTS: Final = 20
-"""Endpoints of one referral that are looked at (CVE-2022-2795, CVE-2020-8616)."""
 
 
 class Trouble(enum.IntEnum):

@@ -11,8 +11,8 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from resolver.endpoints import parse_endpoint
 from resolver.errors import InvalidArgument
+from resolver.host_port import parse_endpoint
 from resolver.printable import cut_shown
 
 __all__ = ["MECHANISMS", "PROTOCOLS", "Listener", "check_listener"]

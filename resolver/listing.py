@@ -165,14 +165,16 @@ class Lists:
 
     def page(
         self,
-        endpoints: tuple[str, ...],
+        found: Found,
         request: directory_pb2.ListEntriesRequest,
         deadline: float,
     ) -> directory_pb2.ListEntriesResponse:
         """One page, by whichever of the servers answers."""
         rpc = method("DirectoryService.ListEntries")
         response: directory_pb2.ListEntriesResponse
-        response = self._owners.ask(endpoints, rpc, request, deadline)
+        response = self._owners.ask(
+            found.endpoints, rpc, request, deadline, cluster_id=found.sender.cluster_id
+        )
         return response
 
     def deadline(self, timeout_seconds: float) -> float:
@@ -228,7 +230,7 @@ class _Task:
         """What is in a directory that was found; what is none lists itself."""
         resolution: Any = found.answer.payload
         if resolution.entry.WhichOneof("kind") == "directory":
-            yield from self._pages(found.answer.path, shown, found.endpoints, depth)
+            yield from self._pages(found, shown, depth)
         else:
             yield self._single(found, shown)
 
@@ -239,16 +241,15 @@ class _Task:
         inherited = resolution.effective if resolution.HasField("effective") else None
         return Listed(shown, resolution.entry, authority, inherited, found.answer.path)
 
-    def _pages(
-        self, canonical: Path, shown: Path, endpoints: tuple[str, ...], depth: int
-    ) -> Iterator[Listed]:
+    def _pages(self, found: Found, shown: Path, depth: int) -> Iterator[Listed]:
+        canonical = found.answer.path
         request = directory_pb2.ListEntriesRequest()
         request.CopyFrom(self._request)
         request.path = str(canonical)
         request.token = self._lists.token(self._token)
         while True:
             deadline = self._lists.deadline(self._timeout_seconds)
-            response = self._lists.page(endpoints, request, deadline)
+            response = self._lists.page(found, request, deadline)
             inherited = response.inherited if response.HasField("inherited") else None
             self._note(response, shown, inherited)
             for entry in response.entries:

@@ -108,6 +108,7 @@ class _Search:
                     method("ResolveService.Locate"),
                     self._request,
                     patience(left, 1 / share, hurried=hurried),
+                    cluster_id=hop.cluster_id,
                 )
                 return self._judge(hop, endpoint, decode.one(response))
             except KdirError as error:
@@ -192,6 +193,12 @@ class _Search:
                 f"{endpoint}, mounted at {mount}, refers {referral.shown}: {why}"
             )
         self.attempts.append(f"{endpoint}: {referral.shown}")
-        allowed = [one for one in endpoints if not self._locator.refusal(one)]
-        order = list(self._locator.health.order(allowed))
-        return Hop(referral.way, ROOT, referral, endpoints, order)
+        hop = Hop(referral.way, ROOT, referral, endpoints)
+        allowed: list[str] = []
+        for one in endpoints:
+            if refused := self._locator.refusal(one):
+                hop.troubles.append((Trouble.BAD, errors.BadReferral(f"{hop.named}: {refused}")))
+            else:
+                allowed.append(one)
+        hop.queue = list(self._locator.health.order(allowed))
+        return hop

@@ -192,6 +192,8 @@ class Ask(NamedTuple):
     hurried: bool = False
     """Others of the same hop were not asked yet: where this one does not answer quickly, it may be
     set aside (``Resolution.postponed``) until they were."""
+    cluster_id: str = ""
+    """Whose server the referral says that it is; empty where none named it."""
 
 
 class LinkStep(NamedTuple):

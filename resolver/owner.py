@@ -204,7 +204,14 @@ class Owners:
         if _has(request, "token"):
             request.token = self._lookups.session.with_token(call.token)
         patient = call.wanted.for_writes
-        return self.ask(owner.endpoints, call.rpc, request, deadline, patient=patient)
+        return self.ask(
+            owner.endpoints,
+            call.rpc,
+            request,
+            deadline,
+            cluster_id=owner.cluster_id,
+            patient=patient,
+        )
 
     def _wrote(self, call: _Call, answer: Any) -> None:
         """Read what was written from now on, and forget what it changed."""
@@ -226,9 +233,10 @@ class Owners:
         request: Message,
         deadline: float,
         *,
+        cluster_id: str = "",
         patient: bool = False,
     ) -> Any:
-        """The first answer of servers that are all alike, within the deadline.
+        """The first answer of servers that are all alike, of one cluster, within the deadline.
 
         ``patient``: give a server all the time there is. A write may rightly take long (a topic is
         waited for), and its server has just answered a walk; one that is gone says so at once.
@@ -246,7 +254,9 @@ class Owners:
                 break
             try:
                 share = 1 if patient else min(len(order) - position, 4)
-                answer = self._transport.call(endpoint, rpc, request, left / share)
+                answer = self._transport.call(
+                    endpoint, rpc, request, left / share, cluster_id=cluster_id
+                )
             except KdirError as error:
                 attempts.append(f"{endpoint}: {error}")
                 if not _another_may_say(error):

@@ -204,6 +204,8 @@ class Resolution:
             recursive=self._rules.recursive and hop.way is Way.START,
             after=after,
             after_cluster_id=cluster_id,
+            # By the tree the sender of a hint is asked, not whom the hint names.
+            cluster_id=(self._trail.last.hop if hop.way is Way.TREE else hop).cluster_id,
             hurried=endpoint not in hop.slow and any(one not in hop.slow for one in hop.queue),
         )
 

@@ -51,10 +51,20 @@ class MemoryTransport:
         else:
             self._handlers[endpoint] = handler
 
-    def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
         return self._ask(endpoint, method, request)
 
-    def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
+    def stream(
+        self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
+    ) -> Stream:
         return _MemoryStream(lambda: self._ask(endpoint, method, request))
 
     def close(self) -> None:

@@ -12,17 +12,23 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import grpc
 from google.protobuf.message import Message
 
-from resolver.endpoints import parse_endpoint
-from resolver.errors import KdirError
+from resolver.endpoints import LEAST_SECONDS
+from resolver.errors import HandshakeFailed, InvalidArgument, KdirError
+from resolver.host_port import parse_endpoint
 from resolver.status import from_rpc_error
 
+if TYPE_CHECKING:
+    from resolver.peer_certificates import PeerCertificates, TlsMaterial
+
 __all__ = [
+    "BEARER",
     "MAX_MESSAGE_BYTES",
     "Credentials",
     "GrpcTransport",
@@ -33,6 +39,8 @@ __all__ = [
     "method",
 ]
 
+BEARER: Final = "authorization"
+"""Metadata by which a caller hands over its token: ``Bearer …`` (RFC 6750)."""
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Of one answer; a page or a batch of ours is far smaller."""
 
@@ -60,6 +68,11 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 
 _REPLACED: Final = 16
 """So many times may certificates be replaced before a stream ends that began with the first."""
+_MOST_READINGS: Final = 4
+"""So often is a server's certificate read for one call: behind a load balancer each server may show
+its own."""
+_STREAM_SECONDS: Final = 10.0
+"""For the certificate of a server before a stream, which has no deadline."""
 
 
 class Method:
@@ -123,16 +136,29 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    """Asks one server. Thread-safe. Every failure is a ``KdirError``."""
+    """Asks one server. Thread-safe. Every failure is a ``KdirError``.
 
-    def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
+    ``cluster_id``: whose server it is, by the referral that named it; empty where none did.
+    """
+
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
         """One question, one answer, within ``timeout_seconds``.
 
         Raises:
             KdirError: what the server said, or Unreachable, DeadlineExceeded, Unimplemented.
         """
 
-    def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
+    def stream(
+        self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
+    ) -> Stream:
         """One question, answers until either side ends it. Does not wait for the first."""
 
     def close(self) -> None:
@@ -146,7 +172,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 class Credentials(Protocol):
     """Who one is to servers. Thread-safe; files behind it may change."""
 
-    def tls(self) -> tuple[int, grpc.ChannelCredentials | None]:
+    def tls(self) -> tuple[int, TlsMaterial | None]:
         """What connections are made with, None: without TLS; and which one of all so far it is.
         With another one new connections are made.
 
@@ -154,36 +180,50 @@ class Credentials(Protocol):
             KdirError: it cannot be used.
         """
 
-    def metadata(self, endpoint: str) -> Metadata:
-        """What goes with each call to a server, such as a bearer token.
-
-        Raises:
-            KdirError: it may not be sent there.
-        """
+    def metadata(self) -> Metadata:
+        """What goes with each call, such as a bearer token."""
 
 
 class GrpcTransport:
     """Over gRPC, one channel a server, made when first needed.
 
-    ``credentials`` say who one is; ``metadata`` goes with every call besides.
+    A bearer token goes to servers of this machine, and with TLS to those that the caller named
+    itself and to those whose certificate names the cluster that a referral said they are of
+    (``resolver/peer_certificates.py``).
+
+    Args:
+        credentials: who one is.
+        metadata: goes with every call besides.
+        named: the servers that the caller named itself: for those the CA's word is enough.
     """
 
     def __init__(
         self,
         credentials: Credentials | None = None,
         metadata: Callable[[], Metadata] | None = None,
+        named: Collection[str] = (),
     ) -> None:
         self._credentials = credentials
         self._metadata = metadata
-        self._tls: tuple[int, grpc.ChannelCredentials | None] = (0, None)
-        self._replaced: list[dict[str, grpc.Channel]] = []
+        self._named = frozenset({*named, *(str(parse_endpoint(server)) for server in named)})
+        self._tls: tuple[int, TlsMaterial | None] = (0, None)
+        self._peers: PeerCertificates | None = None
+        self._replaced: list[dict[_Peer, grpc.Channel]] = []
         self._pid = os.getpid()
-        self._channels: dict[str, grpc.Channel] = {}
-        self._calls: dict[tuple[str, str], Any] = {}
+        self._channels: dict[_Peer, grpc.Channel] = {}
+        self._calls: dict[tuple[_Peer, str], Any] = {}
         self._closed = False
 
-    def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
-        return self.call_with((), endpoint, method, request, timeout_seconds)
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
+        return self.call_with((), endpoint, method, request, timeout_seconds, cluster_id=cluster_id)
 
     def call_with(
         self,
@@ -192,19 +232,53 @@ class GrpcTransport:
         method: Method,
         request: Message,
         timeout_seconds: float,
+        *,
+        cluster_id: str = "",
     ) -> Any:
         """``call``, with more metadata: for a server that asks in a caller's name."""
-        ask = self._callable(endpoint, method)
-        try:
-            return ask(request, timeout=timeout_seconds, metadata=self._with(endpoint, more))
-        except grpc.RpcError as error:
-            raise self._failure(error) from None
-        except ValueError as error:  # the channel was closed by another thread
-            raise RuntimeError("this transport is closed") from error
+        self._renew()
+        metadata = self._with(endpoint, more)
+        deadline = time.monotonic() + timeout_seconds
+        readings = 0
+        while True:
+            left = max(deadline - time.monotonic(), LEAST_SECONDS)
+            peer = self._peer(endpoint, cluster_id, metadata, left, again=readings > 0)
+            ask = self._callable(peer, method)
+            left = max(deadline - time.monotonic(), LEAST_SECONDS)
+            try:
+                return ask(request, timeout=left, metadata=metadata)
+            except grpc.RpcError as error:
+                failure = self._failure(error)
+            except ValueError as error:  # the channel was closed by another thread
+                raise RuntimeError("this transport is closed") from error
+            readings += 1
+            # Else the server shows another certificate than before, and nothing was sent.
+            is_other = bool(peer.trusted) and isinstance(failure, HandshakeFailed)
+            if not is_other or readings == _MOST_READINGS or time.monotonic() > deadline:
+                raise failure
 
-    def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
-        made = self._callable(endpoint, method)(request, metadata=self._with(endpoint, ()))
+    def stream(
+        self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
+    ) -> Stream:
+        self._renew()
+        metadata = self._with(endpoint, ())
+        # A certificate that was replaced shows when the stream breaks at once: it is always read.
+        peer = self._peer(endpoint, cluster_id, metadata, _STREAM_SECONDS, again=True)
+        made = self._callable(peer, method)(request, metadata=metadata)
         return _GrpcStream(made, self._failure)
+
+    def open_channel(
+        self, endpoint: str, cluster_id: str, options: Sequence[tuple[str, int]] = ()
+    ) -> tuple[grpc.Channel, Metadata]:
+        """A channel of its own, for the caller to close, and what goes with each of its calls.
+
+        Raises:
+            KdirError: a token may not go there.
+        """
+        self._renew()
+        metadata = self._with(endpoint, ())
+        peer = self._peer(endpoint, cluster_id, metadata, _STREAM_SECONDS, again=True)
+        return self._connection(peer, options or _OPTIONS), metadata or ()
 
     def _failure(self, error: grpc.RpcError) -> KdirError:
         return from_rpc_error(error, secure=self._tls[1] is not None)
@@ -218,37 +292,76 @@ class GrpcTransport:
         self._channels, self._replaced, self._calls = {}, [], {}
 
     def _with(self, endpoint: str, more: Metadata) -> Any:
-        if self._credentials is None and self._metadata is None:
-            return more or None
-        own = self._credentials.metadata(endpoint) if self._credentials is not None else ()
-        return (*own, *(self._metadata() if self._metadata is not None else ()), *more)
+        """The metadata of a call.
 
-    def _renew(self, credentials: Credentials) -> None:
+        Raises:
+            InvalidArgument: a token would go there without TLS.
+        """
+        if self._credentials is None and self._metadata is None and not more:
+            return None
+        own = self._credentials.metadata() if self._credentials is not None else ()
+        whole = (*own, *(self._metadata() if self._metadata is not None else ()), *more)
+        if self._tls[1] is None and _has_token(whole) and not parse_endpoint(endpoint).is_loopback:
+            raise InvalidArgument(
+                f"{endpoint}: a token is sent over TLS only: a ca would be right", field="ca"
+            )
+        return whole
+
+    def _peer(
+        self, endpoint: str, cluster_id: str, metadata: Any, seconds: float, *, again: bool
+    ) -> _Peer:
+        """Whom to connect to: for a token to a server that was referred to, who shows a certificate
+        of the cluster. ``again``: read it although one is known.
+
+        Raises:
+            HandshakeFailed: it shows none of that cluster.
+            Unreachable, DeadlineExceeded
+        """
+        peers = self._peers
+        if peers is None or endpoint in self._named or not _has_token(metadata):
+            return _Peer(endpoint)
+        trusted = b"" if again else peers.known(endpoint, cluster_id)
+        if not trusted:
+            trusted = peers.read(endpoint, cluster_id, seconds)
+        return _Peer(endpoint, trusted)
+
+    def _renew(self) -> None:
         """After certificates were replaced: new calls go over new connections; those under way, and
         streams for a long time, go on over theirs.
         """
-        tls = credentials.tls()
-        if tls[0] == self._tls[0]:
-            return
-        self._replaced.append(self._channels)
-        self._channels, self._calls, self._tls = {}, {}, tls
-        if len(self._replaced) > _REPLACED:
-            for channel in self._replaced.pop(0).values():
-                channel.close()
-
-    def _callable(self, endpoint: str, method: Method) -> Any:
         if self._pid != os.getpid():
             # After a fork. The parent's channels are left as they are: closing them here would
             # speak on the parent's sockets. No lock: one held at the fork would never be let go.
             self._channels, self._replaced, self._calls, self._pid = {}, [], {}, os.getpid()
-        if self._credentials is not None:
-            self._renew(self._credentials)
-        key = (endpoint, method.name)
+            self._set_tls(self._tls)
+        if self._credentials is None:
+            return
+        tls = self._credentials.tls()
+        if tls[0] == self._tls[0]:
+            return
+        self._replaced.append(self._channels)
+        self._channels, self._calls = {}, {}
+        self._set_tls(tls)
+        if len(self._replaced) > _REPLACED:
+            for channel in self._replaced.pop(0).values():
+                channel.close()
+
+    def _set_tls(self, tls: tuple[int, TlsMaterial | None]) -> None:
+        self._tls = tls
+        if tls[1] is None:
+            self._peers = None
+            return
+        from resolver.peer_certificates import PeerCertificates
+
+        self._peers = PeerCertificates(tls[1])
+
+    def _callable(self, peer: _Peer, method: Method) -> Any:
+        key = (peer, method.name)
         known = self._calls.get(key)
         if known is None:
             if self._closed:
                 raise RuntimeError("this transport is closed")
-            channel = self._channel(endpoint)
+            channel = self._channel(peer)
             make = channel.unary_stream if method.streams else channel.unary_unary
             known = self._calls[key] = make(
                 method.name,
@@ -257,20 +370,33 @@ class GrpcTransport:
             )
         return known
 
-    def _channel(self, endpoint: str) -> grpc.Channel:
-        channel = self._channels.get(endpoint)
+    def _channel(self, peer: _Peer) -> grpc.Channel:
+        channel = self._channels.get(peer)
         if channel is None:
-            target = parse_endpoint(endpoint).target
-            made = (
-                grpc.insecure_channel(target, _OPTIONS)
-                if self._tls[1] is None
-                else grpc.secure_channel(target, self._tls[1], _OPTIONS)
-            )
+            made = self._connection(peer, _OPTIONS)
             # Two threads may get here at once: the first one's channel stays.
-            channel = self._channels.setdefault(endpoint, made)
+            channel = self._channels.setdefault(peer, made)
             if channel is not made:
                 made.close()
         return channel
+
+    def _connection(self, peer: _Peer, options: Sequence[tuple[str, int]]) -> grpc.Channel:
+        target = parse_endpoint(peer.endpoint).target
+        tls = self._tls[1]
+        if tls is None:
+            return grpc.insecure_channel(target, options)
+        return grpc.secure_channel(target, tls.channel_credentials(peer.trusted), options)
+
+
+class _Peer(NamedTuple):
+    """A server, and which certificates it may show, PEM; empty: all of the CA."""
+
+    endpoint: str
+    trusted: bytes = b""
+
+
+def _has_token(metadata: Metadata | None) -> bool:
+    return any(key == BEARER for key, _ in metadata or ())
 
 
 class _GrpcStream:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resolver.combine import MAX_BATCH, Combiner, Options, ask_together
+from resolver.combine import MAX_BATCH, Combiner, Options, Server, ask_together
 from resolver.endpoints import LEAST_SECONDS, Health, patience
 from resolver.errors import DeadlineExceeded, KdirError
 from resolver.outcome import Ask, Reply, Sender, Verdict
@@ -90,7 +90,7 @@ class Walker:
         self._transport = transport
         self._health = health
         self._clock = clock
-        self._combiners: dict[tuple[str, Options], Combiner] = {}
+        self._combiners: dict[tuple[Server, Options], Combiner] = {}
         self.positions = positions or Positions()
 
     def walk(self, path: Path, rules: Rules, question: Question, deadline: float) -> Resolution:
@@ -105,7 +105,7 @@ class Walker:
             started = self._clock()
             timeout_seconds = patience(left, step.share, hurried=step.hurried)
             try:
-                combiner = self._combiner(step.endpoint, question.options(step))
+                combiner = self._combiner(_server(step), question.options(step))
                 reply: Reply | KdirError = combiner.ask(step.path, timeout_seconds)
             except KdirError as error:
                 reply = error
@@ -147,7 +147,7 @@ class Walker:
     ) -> list[_Group]:
         """The next question of each walk that has one, by who is asked."""
         late = deadline - self._clock() < LEAST_SECONDS
-        groups: dict[tuple[str, Options, bool], _Group] = {}
+        groups: dict[tuple[Server, Options, bool], _Group] = {}
         full: list[_Group] = []
         for walk in walks:
             step = walk.next()
@@ -156,7 +156,7 @@ class Walker:
             if late:
                 walk.out_of_time()
                 continue
-            key = (step.endpoint, question.options(step), step.hurried)
+            key = (_server(step), question.options(step), step.hurried)
             group = groups.setdefault(key, [])
             group.append((walk, step))
             if len(group) >= MAX_BATCH:
@@ -180,7 +180,7 @@ class Walker:
         try:
             replies = ask_together(
                 self._transport,
-                first.endpoint,
+                _server(first),
                 [step.path for _, step in group],
                 question.options(first),
                 timeout_seconds,
@@ -223,11 +223,15 @@ class Walker:
             case Verdict.OLD:
                 pass
 
-    def _combiner(self, endpoint: str, options: Options) -> Combiner:
-        key = (endpoint, options)
+    def _combiner(self, server: Server, options: Options) -> Combiner:
+        key = (server, options)
         combiner = self._combiners.get(key)
         if combiner is None:
             if len(self._combiners) >= _MOST_COMBINERS:
                 self._combiners.clear()  # those under way live on with their callers
-            combiner = self._combiners.setdefault(key, Combiner(self._transport, endpoint, options))
+            combiner = self._combiners.setdefault(key, Combiner(self._transport, server, options))
         return combiner
+
+
+def _server(ask: Ask) -> Server:
+    return Server(ask.endpoint, ask.cluster_id)

@@ -107,7 +107,9 @@ class Watching:
             after_token=self.token,
             checkpoint_seconds=self._checkpoint_seconds,
         )
-        stream = self._transport.stream(endpoint, method("WatchService.Watch"), request)
+        stream = self._transport.stream(
+            endpoint, method("WatchService.Watch"), request, cluster_id=owner.cluster_id
+        )
         self._stream = stream
         if self._closed.is_set():  # before there was a stream to cancel
             stream.cancel()

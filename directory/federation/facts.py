@@ -38,6 +38,7 @@ from directory.namespace.policies import Level
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write
 from resolver.errors import InvalidArgument, NotReady
+from resolver.host_port import plain_endpoints
 from resolver.path import Path
 
 __all__ = [
@@ -63,12 +64,14 @@ __all__ = [
     "inherited_writes",
     "is_kept",
     "is_known",
+    "is_of_parent_config",
     "is_other",
     "is_spoiled",
     "is_told",
     "level_of",
     "lost_words",
     "nothing_inherited",
+    "parent_config_writes",
     "position_of",
     "since_of",
     "table_rows",
@@ -84,6 +87,7 @@ ATTACHED_KEY: Final = b"f/attached"
 TOLD_KEY: Final = b"f/told"
 UNMOUNTED_KEY: Final = b"f/unmounted"
 _MOVED_KEY: Final = b"f/moved"
+_PARENT_CONFIG_KEY: Final = b"f/parent_config"
 HEARD_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
 INHERITED_KEY: Final = keys.INHERITED
@@ -141,7 +145,12 @@ class TableRow:
 
     @classmethod
     def received(cls, row: federation_pb2.MountRow, now_ms: int) -> TableRow:
-        """A row as it came in: its age counts from the owner's word, not from now."""
+        """A row as it came in: its age counts from the owner's word, not from now; of its endpoints
+        those that are none, and those that are too many, are dropped.
+        """
+        plain = plain_endpoints(row.endpoints)
+        if len(plain) < len(row.endpoints):
+            row.endpoints[:] = plain
         age_ms = int(max(0.0, min(row.age_seconds, 10.0**9)) * 1000)
         return cls(row, now_ms - age_ms)
 
@@ -204,6 +213,19 @@ def _lasting(welcome: federation_pb2.Welcome) -> federation_pb2.Welcome:
 
 def _place(welcome: federation_pb2.Welcome) -> tuple[str, str]:
     return welcome.mount, welcome.parent_cluster_id
+
+
+def parent_config_writes(snapshot: Snapshot, configured: Iterable[str]) -> tuple[Write, ...]:
+    """Records, with the parent's word, by which ``parent`` of the config the parent was found;
+    nothing where that is on record.
+    """
+    value = json.dumps(sorted(set(configured))).encode()
+    return () if snapshot.fact(_PARENT_CONFIG_KEY) == value else (Put(_PARENT_CONFIG_KEY, value),)
+
+
+def is_of_parent_config(snapshot: Snapshot, configured: Iterable[str]) -> bool:
+    """True if the parent that spoke last was found by this ``parent`` of the config."""
+    return not parent_config_writes(snapshot, configured)
 
 
 def heard_of(snapshot: Snapshot) -> Heard | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kdir.v1 import federation_pb2
@@ -21,9 +21,11 @@ from directory.namespace.entry import Mount
 from directory.namespace.keys import ENTRY, member_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.replica import Applied, Replica
+from resolver.endpoints import AllowList
+from resolver.host_port import parse_endpoint, plain_endpoints
 from resolver.path import Path
 
-__all__ = ["Federation", "Member", "View", "unix_ms"]
+__all__ = ["Federation", "Member", "View", "endpoint_of_turn", "unix_ms"]
 
 
 def unix_ms() -> int:
@@ -49,6 +51,8 @@ class View:
     """What is above, for looking up who owns a path."""
     here: TableRow | None
     """This cluster's own mount, in the parent's words; None at the root."""
+    told_parents: tuple[str, ...]
+    """Where the parent says that it may be asked, besides where the config says."""
     sequence: int
     """Rises with each new view."""
 
@@ -91,7 +95,10 @@ class Federation:
         parent: tuple[str, ...],
         clock_ms: Callable[[], int] = unix_ms,
         server_id: str = "",
+        allow: Collection[str] | None = None,
     ) -> None:
+        """``allow``: networks and domains of the servers that may be asked besides ``parent``."""
+        self._allow = AllowList.of(allow, map(parse_endpoint, parent))
         self._server_id = server_id
         self._replica = replica
         self._configured_mount = configured_mount
@@ -132,13 +139,35 @@ class Federation:
         return facts.position_of(snapshot, self._configured_mount)
 
     @property
+    def configured_parent(self) -> tuple[str, ...]:
+        """``parent`` of the config."""
+        return self._parent
+
+    @property
     def parent_endpoints(self) -> tuple[str, ...]:
         """Where the parent may be asked: as configured, then as it said."""
-        if not self._parent:
-            return ()
-        parent = self.view().position.parent
-        told = tuple(parent.parent_endpoints) if parent else ()
-        return tuple(dict.fromkeys((*told, *self._parent)))
+        return (*self._parent, *self.view().told_parents) if self._parent else ()
+
+    def parent_endpoint(self, turn: int) -> str:
+        """Where to ask the parent at the ``turn``-th try, from 0: in turn where the config says,
+        and after each such round at one of those that the parent said.
+        """
+        return endpoint_of_turn(self._parent, self.view().told_parents, turn)
+
+    def told_parents(
+        self, welcome: federation_pb2.Welcome
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Where a parent says that it may be asked, besides where the config says: those that are
+        asked, and why others are not.
+        """
+        told: list[str] = []
+        refused: list[str] = []
+        for endpoint in plain_endpoints(welcome.parent_endpoints):
+            if endpoint in self._parent:
+                continue
+            why = self._allow.refusal(endpoint)
+            (refused if why else told).append(why or endpoint)
+        return tuple(told), tuple(refused)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Calls ``listener`` after each change of the view, from the replica's thread."""
@@ -180,7 +209,10 @@ class Federation:
         here = table.get(position.mount)
         # Not the root: that is where the way up leads, whatever the table says of it.
         hints = MountTable.of((mount, row) for mount, row in above.items() if not mount.is_root)
-        return View(snapshot, position, own, mounts, below, above, hints, here, sequence)
+        told: tuple[str, ...] = ()
+        if position.parent is not None and facts.is_of_parent_config(snapshot, self._parent):
+            told, _ = self.told_parents(position.parent)
+        return View(snapshot, position, own, mounts, below, above, hints, here, told, sequence)
 
     def down(self, mount_path: Path, mount: Mount) -> Refer:
         """The referral to a child mounted here."""
@@ -304,6 +336,14 @@ class Federation:
         return TableRow(row, self._clock_ms() if live.linked else live.heard_ms)
 
 
+def endpoint_of_turn(configured: Sequence[str], told: Sequence[str], turn: int) -> str:
+    """Whom to ask at the ``turn``-th try: a round of what is configured, then one of what was told,
+    and so on, so that what was told never keeps from what is configured.
+    """
+    rounds, place = divmod(turn, len(configured) + bool(told))
+    return configured[place] if place < len(configured) else told[rounds % len(told)]
+
+
 @dataclass(frozen=True, slots=True)
 class LiveChild:
     """How a child is doing."""
@@ -332,7 +372,7 @@ def _row(path: Path, mount: Mount, snapshot: Snapshot) -> federation_pb2.MountRo
         cluster_id=mount.cluster_id,
         cluster=(hello.cluster if hello else "") or mount.cluster,
         epoch=mount.epoch,
-        endpoints=(hello.endpoints if hello else ()) or mount.endpoints,
+        endpoints=plain_endpoints((hello.endpoints if hello else ()) or mount.endpoints),
         topic_count=hello.topic_count if hello else 0,
         feature_level=hello.feature_level if hello else 0,
         kafka=hello.kafka if hello is not None and hello.HasField("kafka") else None,

@@ -37,6 +37,7 @@ from resolver.errors import (
     StoreUnavailable,
     UnknownChild,
 )
+from resolver.host_port import plain_endpoints
 from resolver.path import Path
 from resolver.status import from_rpc_error
 
@@ -110,6 +111,8 @@ class ParentLink:
         """Whether that is kept only with what is inherited there, which did not come yet."""
         self._table: list[TableRow] | None = None
         """The mount table that came meanwhile."""
+        self._told_refused: tuple[str, ...] = ()
+        """Where the parent says that it may be asked, and may not be; as was logged."""
         self._older_parent = False
         """Whether it does not say at which mount what it hands down is inherited."""
         self._attached: bytes | None = None
@@ -145,7 +148,7 @@ class ParentLink:
     # -- holding the role ------------------------------------------------------------------------
 
     def _run(self) -> None:
-        turn = 0
+        turn = -1
         while not self._stop.is_set():
             leadership = self._take_role()
             if leadership is None:
@@ -197,8 +200,7 @@ class ParentLink:
         self._welcome, self._awaits_inherited, self._table = None, False, None
         self._older_parent = False
         self._attached = self._replica.snapshot.fact(facts.ATTACHED_KEY)
-        endpoints = self._federation.parent_endpoints
-        endpoint = endpoints[turn % len(endpoints)]
+        endpoint = self._federation.parent_endpoint(turn)
         outbox: _Outbox = queue.SimpleQueue()
         try:
             with self._dialling.channel(endpoint) as channel:
@@ -359,10 +361,13 @@ class ParentLink:
             chain = " → ".join(welcome.ancestor_cluster_ids)
             raise MountLoop(f"the parent hangs below this cluster itself: {chain} → {own_id}")
         snapshot = self._replica.snapshot
+        self._refuse_told(welcome)
         self._welcome = welcome
         if facts.is_kept(snapshot, welcome):
             self._awaits_inherited = False
-            self._commit(facts.welcome_writes(snapshot, welcome, unix_ms()), leadership)
+            writes = facts.welcome_writes(snapshot, welcome, unix_ms())
+            writes += facts.parent_config_writes(snapshot, self._federation.configured_parent)
+            self._commit(writes, leadership)
             self._confirmed(welcome)
             return
         if self._older_parent:
@@ -376,6 +381,18 @@ class ParentLink:
             f"yet what is inherited there"
         )
         self._news.set()
+
+    def _refuse_told(self, welcome: federation_pb2.Welcome) -> None:
+        """Keeps of where the parent says that it may be asked only what may be asked."""
+        _, refused = self._federation.told_parents(welcome)
+        plain = plain_endpoints(welcome.parent_endpoints)
+        if len(plain) < len(welcome.parent_endpoints):
+            count = len(welcome.parent_endpoints) - len(plain)
+            refused += (f"{count} that are no host:port, repeated, or too many",)
+            welcome.parent_endpoints[:] = plain
+        if refused and refused != self._told_refused:
+            _log.warning("not asked, of what the parent says: %s", "; ".join(refused))
+        self._told_refused = refused
 
     def _confirmed(self, welcome: federation_pb2.Welcome) -> None:
         self._said.add(PARENT)
@@ -412,6 +429,7 @@ class ParentLink:
         writes += facts.told_writes(snapshot)
         if self._awaits_inherited:
             writes += facts.welcome_writes(snapshot, welcome, now)
+            writes += facts.parent_config_writes(snapshot, self._federation.configured_parent)
         for step in steps(writes):
             self._commit(step, leadership)
         self._said.add(facts.INHERITED_KEY)

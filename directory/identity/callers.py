@@ -17,11 +17,10 @@ from directory.identity.settings import AuthConfig, TlsConfig
 from directory.identity.tokens import Tokens
 from directory.toml_table import ConfigError
 from resolver.errors import Unauthenticated
+from resolver.transport import BEARER
 
 __all__ = ["BEARER", "Connection", "Identities", "Identity", "bearer_of", "identities_of"]
 
-BEARER: Final = "authorization"
-"""Metadata by which a caller hands over its token: ``Bearer …`` (RFC 6750)."""
 _CLUSTERS_MAY: Final = frozenset({"FederationService/Link"})
 """What a cluster may call that is nobody's right but its own."""
 

@@ -20,6 +20,7 @@ from directory.identity.rules import CertificateNames
 from directory.identity.settings import TlsConfig
 from directory.toml_table import ConfigError
 from resolver.errors import Unauthenticated
+from resolver.peer_certificates import TlsMaterial
 from resolver.rereading import Rereading
 
 if TYPE_CHECKING:
@@ -155,10 +156,10 @@ class Certificates:
         _log.info("the server's certificate was read anew; it ends %s", material.expires)
         return _configuration(material)
 
-    def channel_credentials(self) -> grpc.ChannelCredentials:
+    def for_calling(self) -> TlsMaterial:
         """For calling another server with this server's certificate."""
-        material = self._files.value()
-        return grpc.ssl_channel_credentials(material.ca, material.key, material.cert)
+        material, tls = self._files.value(), self._tls
+        return TlsMaterial(material.ca, material.key, material.cert, tls.key, tls.cert)
 
 
 def _not_taken(error: Exception) -> None:

@@ -9,6 +9,8 @@ import grpc
 
 from directory.identity.certificates import Certificates
 from directory.identity.settings import TlsConfig
+from resolver.host_port import parse_endpoint
+from resolver.peer_certificates import TlsMaterial
 from resolver.transport import Metadata
 
 __all__ = ["Dialling"]
@@ -28,7 +30,7 @@ class Dialling:
         """Raises ConfigError: a file cannot be used."""
         self._certificates: Final = Certificates(tls) if tls is not None else None
         self._lock: Final = threading.Lock()
-        self._made: tuple[int, grpc.ChannelCredentials | None] = (0, None)
+        self._made: tuple[int, TlsMaterial | None] = (0, None)
 
     @property
     def is_powerless(self) -> bool:
@@ -43,24 +45,24 @@ class Dialling:
         """Whether others are called with TLS."""
         return self._certificates is not None
 
-    def tls(self) -> tuple[int, grpc.ChannelCredentials | None]:
+    def tls(self) -> tuple[int, TlsMaterial | None]:
         found = self._certificates
         if found is None:
             return self._made
         generation = found.generation
         with self._lock:
             if self._made[0] != generation:
-                self._made = generation, found.channel_credentials()
+                self._made = generation, found.for_calling()
             return self._made
 
-    def metadata(self, endpoint: str) -> Metadata:
-        del endpoint
+    def metadata(self) -> Metadata:
         return ()
 
     def channel(self, endpoint: str) -> grpc.Channel:
         """A connection to ``host:port``, which the other's certificate must name."""
-        credentials = self.tls()[1]
+        material = self.tls()[1]
         options = (("grpc.max_receive_message_length", _MOST_BYTES),)
-        if credentials is None:
-            return grpc.insecure_channel(endpoint, options)
-        return grpc.secure_channel(endpoint, credentials, options)
+        target = parse_endpoint(endpoint).target
+        if material is None:
+            return grpc.insecure_channel(target, options)
+        return grpc.secure_channel(target, material.channel_credentials(), options)

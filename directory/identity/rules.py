@@ -26,11 +26,11 @@ from typing import Final
 from directory.authorization.principals import check_principal
 from directory.toml_table import ConfigError
 from resolver.errors import InvalidArgument
+from resolver.peer_certificates import CLUSTER_URI
 
 __all__ = ["DEFAULT", "CertificateNames", "Rule", "parse_rules", "principal_of"]
 
 _CUTS: Final = {"URI": "/", "DNS": ".", "EMAIL": "@", "CN": ""}
-_CLUSTER: Final = "kdir://cluster/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,9 @@ class CertificateNames:
     @property
     def cluster_ids(self) -> tuple[str, ...]:
         """The clusters whose servers hold it: its URIs ``kdir://cluster/ID``."""
-        return tuple(uri.removeprefix(_CLUSTER) for uri in self.uris if uri.startswith(_CLUSTER))
+        return tuple(
+            uri.removeprefix(CLUSTER_URI) for uri in self.uris if uri.startswith(CLUSTER_URI)
+        )
 
 
 @dataclass(frozen=True, slots=True)

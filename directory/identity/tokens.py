@@ -67,15 +67,26 @@ class Tokens:
         self._clock: Final = clock
         self._keys: Final = Rereading(
             (auth.jwks or auth.jwt_key,),
-            lambda: read_keys(auth),
+            lambda: self._read(auth),
             failed=lambda error: _log.warning(
                 "the new keys of tokens are not taken, those before stay: %s", error
             ),
         )
+        if not self._keys.value():
+            raise ConfigError(f"auth.jwks: {auth.jwks}: holds no key that can be used")
         # A call brings the same token as the one before it; to verify one costs as much as to
-        # resolve twenty paths. Kept for one generation of keys, so that a key taken out counts.
-        self._verified: OrderedDict[str, _Verified] = OrderedDict()
-        self._generation = self._keys.generation
+        # resolve twenty paths. Kept beside the keys that they were verified by, so that a key
+        # taken out counts, also where the keys are replaced while a token is verified.
+        self._verified: tuple[Sequence[TokenKey], OrderedDict[str, _Verified]] = ((), OrderedDict())
+
+    @staticmethod
+    def _read(auth: AuthConfig) -> tuple[TokenKey, ...]:
+        keys = read_keys(auth)
+        if not keys:
+            _log.warning(
+                "auth.jwks: %s: holds no key that can be used: no token is good", auth.jwks
+            )
+        return keys
 
     def principal_of(self, token: str) -> str:
         """Whose token it is.
@@ -85,10 +96,10 @@ class Tokens:
                 of what the token says.
         """
         keys = self._keys.value()
-        if self._generation != self._keys.generation:
-            self._generation = self._keys.generation
-            self._verified = OrderedDict()
-        verified = self._verified
+        by, verified = self._verified
+        if by is not keys:
+            verified = OrderedDict()
+            self._verified = keys, verified
         known = verified.get(token)
         if known is None:
             known = self._verify(token, keys)
@@ -203,10 +214,11 @@ def _why(error: Exception) -> str:
 
 
 def read_keys(auth: AuthConfig) -> tuple[TokenKey, ...]:
-    """The keys of the file that ``[auth]`` names.
+    """The keys of the file that ``[auth]`` names; of a JWKS those that tokens could be verified
+    with, perhaps none: it says of every other key that it is good no more.
 
     Raises:
-        ConfigError: it is missing, or holds no key that tokens could be verified with.
+        ConfigError: it is missing, or is no key and no set of keys.
     """
     try:
         import cryptography  # noqa: F401
@@ -253,10 +265,12 @@ def _key_set(content: bytes, where: str) -> tuple[TokenKey, ...]:
 
     try:
         entries = json.loads(content)["keys"]
+        if not isinstance(entries, list):
+            raise TypeError
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f'{where}: is no JWKS; {{"keys": […]}} would be right') from None
     keys = []
-    for entry in entries if isinstance(entries, list) else ():
+    for entry in entries:
         if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
             continue
         try:
@@ -272,8 +286,6 @@ def _key_set(content: bytes, where: str) -> tuple[TokenKey, ...]:
             allowed = tuple(one for one in allowed if one == named)
         if allowed:
             keys.append(TokenKey(key, allowed, str(entry.get("kid", ""))))
-    if not keys:
-        raise ConfigError(f"{where}: holds no key that can be used")
     ids = [key.key_id for key in keys]
     twice = next((one for one in ids if ids.count(one) > 1), None)
     if twice is not None:

@@ -13,12 +13,14 @@ from typing import Final
 
 from directory.namespace.entry import NO_POLICIES, Mount, Policies
 from resolver.errors import InvalidArgument, LimitExceeded
+from resolver.host_port import MAX_ENDPOINTS, parse_endpoint
 from resolver.printable import cut_name, cut_shown, first_unprintable
 
 __all__ = [
     "DEFAULT_BOUNDS",
     "Bounds",
     "check_count",
+    "check_endpoint",
     "check_mask",
     "check_mount",
     "check_policy_bounds",
@@ -42,7 +44,7 @@ class Bounds:
     policies_bytes: int = 65_536
     mask_paths: int = 1_000
     link_targets: int = 100
-    mount_endpoints: int = 100
+    mount_endpoints: int = MAX_ENDPOINTS
 
 
 DEFAULT_BOUNDS: Final = Bounds()
@@ -191,7 +193,20 @@ def check_mount(after: Mount, before: Mount | None, bounds: Bounds) -> None:
         check_count("mount.endpoints", len(after.endpoints), bounds.mount_endpoints, what, setting)
     for endpoint in after.endpoints:
         if endpoint not in old_endpoints:
-            check_text("mount.endpoints", endpoint, _MOST_ENDPOINT_BYTES, "")
+            check_endpoint("mount.endpoints", endpoint)
+
+
+def check_endpoint(field: str, endpoint: str) -> None:
+    """Checks where a server is said to be asked: ``host:port`` and nothing else.
+
+    Raises:
+        InvalidArgument, LimitExceeded
+    """
+    check_text(field, endpoint, _MOST_ENDPOINT_BYTES, "")
+    try:
+        parse_endpoint(endpoint)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{field}: {error.message}", field=field) from None
 
 
 def _exceeded(field: str, found: str, most: int, unit: str, setting: str) -> LimitExceeded:

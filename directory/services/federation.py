@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from kdir.v1 import federation_pb2
 
 from directory.authorization.grant import Operation, ResourceKind
 from directory.federation.federation import unix_ms
 from directory.identity.settings import TlsConfig
-from directory.namespace.bounds import Bounds, check_count, check_text
+from directory.namespace.bounds import Bounds, check_count, check_endpoint, check_text
 from directory.services.call import Call
 from directory.services.hosting import Hosting
 from directory.services.interceptors.malformed import Malformed
@@ -112,6 +112,8 @@ def _readable(
             raise request.error
         if request.HasField("hello"):
             _check_hello(request.hello, bounds)
+        elif request.HasField("heartbeat"):
+            _check_endpoints("heartbeat.endpoints", request.heartbeat.endpoints, bounds)
         yield request
 
 
@@ -124,14 +126,21 @@ def _check_hello(hello: federation_pb2.Hello, bounds: Bounds) -> None:
     Path.parse(hello.mount)
     for field in ("cluster_id", "cluster", "incarnation"):
         check_text(f"hello.{field}", getattr(hello, field), _NAME_BYTES, "")
-    what, setting = "endpoints", "mount_endpoints"
-    check_count("hello.endpoints", len(hello.endpoints), bounds.mount_endpoints, what, setting)
-    for endpoint in hello.endpoints:
-        check_text("hello.endpoints", endpoint, _ENDPOINT_BYTES, "")
+    _check_endpoints("hello.endpoints", hello.endpoints, bounds)
+
+
+def _check_endpoints(field: str, endpoints: Sequence[str], bounds: Bounds) -> None:
+    """Checks where a cluster says that its servers are: clients and others are sent there.
+
+    Raises:
+        InvalidArgument, LimitExceeded
+    """
+    check_count(field, len(endpoints), bounds.mount_endpoints, "endpoints", "mount_endpoints")
+    for endpoint in endpoints:
+        check_endpoint(field, endpoint)
 
 
 _NAME_BYTES = 256
-_ENDPOINT_BYTES = 300
 
 
 _HELLO_SECONDS = 5.0

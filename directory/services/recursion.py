@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple, cast
 
@@ -27,7 +27,9 @@ from directory.services.caller_slots import CallerSlots
 from directory.services.hosting import answers_full
 from directory.services.rpc import Handler
 from resolver.client import Resolver
+from resolver.endpoints import AllowList
 from resolver.errors import InvalidPath, KdirError, LimitExceeded, Unimplemented
+from resolver.host_port import parse_servers
 from resolver.lookups import lifetime_of
 from resolver.outcome import End, Failed, Found, NotThere, United
 from resolver.path import Path
@@ -70,10 +72,20 @@ class _OwnFirst:
         self._others = others
         self._more = ((BEARER, f"Bearer {caller.bearer}"),) if caller.bearer else ()
 
-    def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
         handler = self._handlers.get(method.name) if endpoint in self._own() else None
         if handler is None:
-            return self._others.call_with(self._more, endpoint, method, request, timeout_seconds)
+            return self._others.call_with(
+                self._more, endpoint, method, request, timeout_seconds, cluster_id=cluster_id
+            )
         call = Call(
             time.monotonic() + timeout_seconds,
             principal=self._caller.principal,
@@ -83,7 +95,9 @@ class _OwnFirst:
         )
         return handler(request, call)
 
-    def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
+    def stream(
+        self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
+    ) -> Stream:
         raise Unimplemented(f"{method.name}: nothing is watched in another's name")
 
     def close(self) -> None:
@@ -111,7 +125,10 @@ class Recursion:
         dialling: Dialling | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
         answer_bytes: int = 4 << 20,
+        allow: Collection[str] | None = None,
     ) -> None:
+        """``allow``: networks and domains of the servers that may be asked; None = all."""
+        self._allow = allow
         self._waiting = waiting
         self._own = own
         self._handlers = handlers
@@ -218,7 +235,9 @@ class Recursion:
             found = self._resolvers.get(caller)
             if found is None:
                 way = _OwnFirst(caller, self._own, self._handlers, self._others)
-                found = Resolver(self._own(), transport=way, max_entries=0)
+                own = self._own()
+                allow = AllowList.of(self._allow, parse_servers(own))
+                found = Resolver(own, transport=way, max_entries=0, allow=allow)
                 self._resolvers[caller] = found
                 while len(self._resolvers) > _MOST_CALLERS:
                     self._resolvers.popitem(last=False)  # those under way end with it

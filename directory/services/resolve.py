@@ -35,6 +35,7 @@ class ResolveService(Service):
             hosting.clusters[0].dialling,
             hosting.waiting,
             hosting.limits.answer_bytes,
+            hosting.clusters[0].config.dial_allow,
         )
 
     def handlers(self) -> Mapping[str, Handler]:

@@ -113,6 +113,7 @@ def _known(session: Session, named: Sequence[_Server]) -> list[_Server]:
                 method("FederationService.ListMounts"),
                 federation_pb2.ListMountsRequest(),
                 session.timeout_seconds,
+                cluster_id=server.cluster_id,
             )
         except KdirError:
             continue  # its own row says so
@@ -150,18 +151,25 @@ def _look(session: Session, servers: Sequence[_Server]) -> list[_Look]:
 def _asker(session: Session) -> Callable[[_Server], admin_pb2.GetStatusResponse | KdirError]:
     from kdir.v1 import admin_pb2
 
-    from resolver.errors import Unreachable
+    from resolver.errors import BadReferral, Unreachable
     from resolver.transport import method
 
     transport, get_status = session.transport, method("AdminService.GetStatus")
+    allow, named = session.allow, session.servers()
 
     def ask(server: _Server) -> admin_pb2.GetStatusResponse | KdirError:
         if not server.endpoint:
             return Unreachable("no server of it is known")
+        if server.endpoint not in named and (why := allow.refusal(server.endpoint)):
+            return BadReferral(why)
         request = admin_pb2.GetStatusRequest(cluster=server.cluster_id)
         try:
             answer: Any = transport.call(
-                server.endpoint, get_status, request, session.timeout_seconds
+                server.endpoint,
+                get_status,
+                request,
+                session.timeout_seconds,
+                cluster_id=server.cluster_id,
             )
         except KdirError as error:
             return error

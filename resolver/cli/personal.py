@@ -51,6 +51,7 @@ def _list(session: Session) -> int:
                     "servers": list(context.servers),
                     "protected": context.protected,
                     "current": current,
+                    **({} if context.allow is None else {"allow": list(context.allow)}),
                     **{key: value for key, value in _files(context.login).items() if value},
                 }
             )
@@ -96,7 +97,10 @@ def _set(session: Session, arguments: Arguments, name: str) -> None:
     protected = known.protected if known else False
     if arguments.flag("protected") or arguments.flag("unprotected"):
         protected = arguments.flag("protected")
-    write_context(Context(name, servers, protected, _login(arguments, known)))
+    allow = known.allow if known else None
+    if arguments.one("allow"):
+        allow = tuple(part.strip() for part in arguments.one("allow").split(",") if part.strip())
+    write_context(Context(name, servers, protected, _login(arguments, known), allow))
     session.out.note(f"context {name} is in {config_file()}; kdir context use {name} selects it")
 
 
@@ -138,7 +142,12 @@ VERBS: Final = (
             "\n"
             "A context also says who you are: by a certificate, or by a token in a file that only\n"
             "you may read. With --at or KDIR_AT that is the context whose servers are named. The\n"
-            "variables KDIR_CA, KDIR_CERT, KDIR_KEY, KDIR_TOKEN and KDIR_TOKEN_FILE go before."
+            "variables KDIR_CA, KDIR_CERT, KDIR_KEY, KDIR_TOKEN and KDIR_TOKEN_FILE go before.\n"
+            "\n"
+            "With allow (or KDIR_ALLOW), of the servers that others name only those in these\n"
+            "networks and domains are asked; names are compared as texts, and not looked up. A\n"
+            "token goes to the context's servers, and besides only to those whose certificate\n"
+            "names the cluster that they were said to be of."
         ),
         arguments=(
             Argument(
@@ -159,6 +168,7 @@ VERBS: Final = (
             Option(("--cert",), "with set: PEM; who you are", "FILE", completes="file"),
             Option(("--key",), "with set: PEM; the key of --cert", "FILE", completes="file"),
             Option(("--token-file",), "with set: holds a bearer token", "FILE", completes="file"),
+            Option(("--allow",), "with set: which other servers may be asked", "CIDR|DOMAIN,…"),
         ),
         formats=FORMATS,
         examples=(

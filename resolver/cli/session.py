@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from resolver.cli.troubles import Troubles
     from resolver.client import Resolver
     from resolver.contexts import Context, Contexts, Login
-    from resolver.endpoints import Health
+    from resolver.endpoints import AllowList, Health
     from resolver.errors import KdirError
     from resolver.path import Path
     from resolver.transport import Credentials, Transport
@@ -142,8 +142,27 @@ class Session:
                 timeout_seconds=self.timeout_seconds,
                 transport=self.transport,
                 health=self.health,
+                allow=self.allow,
             )
         return self._resolver
+
+    @property
+    def allow(self) -> AllowList:
+        """Which of the servers that others name may be asked.
+
+        Raises:
+            InvalidArgument: the context or the environment says what is no network or domain.
+        """
+        from resolver.endpoints import AllowList
+        from resolver.host_port import parse_servers
+
+        return AllowList.of(self.allowed(), parse_servers(self.servers()))
+
+    def allowed(self) -> tuple[str, ...] | None:
+        """The networks and domains of those servers, as written; None = all."""
+        from resolver.contexts import choose_allow
+
+        return choose_allow(self._at, self._context_name, self.environ)
 
     @property
     def transport(self) -> Transport:
@@ -151,7 +170,7 @@ class Session:
         if self._transport is None:
             from resolver.transport import GrpcTransport
 
-            self._transport = GrpcTransport(_credentials(self.login()))
+            self._transport = GrpcTransport(_credentials(self.login()), named=self.servers())
         return self._transport
 
     def login(self) -> Login:

@@ -13,8 +13,6 @@ from resolver.cli.session import place
 from resolver.errors import Cancelled, DeadlineExceeded
 
 if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
     from resolver.cli.session import Session
 
 __all__ = ["CLUSTER_PATH", "ask_meant", "meant", "messages"]
@@ -71,15 +69,17 @@ class _Patience:
         self._stream.cancel()
 
 
-def messages(session: Session, server: str, method_name: str, request: Message) -> Iterator[Any]:
-    """What a server streams.
+def messages(session: Session, server: str, method_name: str, request: Any) -> Iterator[Any]:
+    """What a server streams, of the cluster that the request names.
 
     Raises:
         KdirError: what it said; DeadlineExceeded when it was silent for too long.
     """
     from resolver.transport import method
 
-    stream = session.transport.stream(server, method(method_name), request)
+    stream = session.transport.stream(
+        server, method(method_name), request, cluster_id=request.cluster
+    )
     patience = _Patience(stream, session.timeout_seconds)
     patience.wait()
     try:

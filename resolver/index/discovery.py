@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -27,9 +27,11 @@ from kdir.v1 import (
     resolve_pb2_grpc,
 )
 
-from resolver.contexts import environment_login
+from resolver.contexts import environment_allow, environment_login
 from resolver.credentials import UserCredentials
+from resolver.endpoints import AllowList
 from resolver.errors import (
+    BadReferral,
     InvalidArgument,
     InvalidPath,
     KdirError,
@@ -38,16 +40,16 @@ from resolver.errors import (
     Unmounted,
     Unreachable,
 )
+from resolver.host_port import MAX_ENDPOINTS, parse_servers
 from resolver.index.schema import ClusterState, Listener
 from resolver.path import ROOT, Path
 from resolver.status import from_rpc_error
-from resolver.transport import Metadata
+from resolver.transport import GrpcTransport, Metadata
 
 __all__ = ["Answered", "Census", "Silent", "channel_to", "state_of", "take_census"]
 
 ASK_SECONDS: Final = 2.0
 """How long one endpoint may take for one answer about itself."""
-_MOST_ENDPOINTS: Final = 20
 _MOST_ASKED_AT_ONCE: Final = 32
 _MOST_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """A page of 10,000 topics with long observed configs; gRPC's own limit is 4 MiB."""
@@ -64,6 +66,8 @@ class Answered:
     mounts: Mapping[str, str]
     """Cluster ids by mount point, as this cluster's server knows them: its word for its own."""
     asked_at: datetime
+    named: tuple[str, ...] = ()
+    """Those of the endpoints that the caller named itself."""
 
     @property
     def mount(self) -> Path:
@@ -118,30 +122,31 @@ def take_census(
     """
     if not servers:
         raise InvalidArgument("servers: found none; host:port,… of any directory would be right")
-    census = _Walk(ask_seconds, clock)
+    allow = AllowList.of(environment_allow(os.environ), parse_servers(servers))
+    census = _Walk(ask_seconds, clock, tuple(servers), allow)
     census.walk(servers)
     return census.result()
 
 
 @contextmanager
-def channel_to(endpoint: str) -> Iterator[grpc.Channel]:
+def channel_to(
+    endpoint: str, cluster_id: str = "", named: Sequence[str] = ()
+) -> Iterator[grpc.Channel]:
     """A channel for the time of the block; made and ended in the process that uses it. Who it is
     made for is said by the variables ``KDIR_CA``, ``KDIR_CERT``, …, which executors have, too.
+
+    ``cluster_id``: whose server it is, by the word of others; ``named``: the servers that the
+    caller named itself.
+
+    Raises:
+        KdirError: a token may not go there (``resolver.transport.GrpcTransport``).
     """
-    options = [("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES)]
     login = environment_login(os.environ)
-    if not any(login):
-        with grpc.insecure_channel(endpoint, options=options) as channel:
-            yield channel
-        return
-    credentials = UserCredentials(login)
-    secure = credentials.tls()[1]
-    with (
-        grpc.insecure_channel(endpoint, options=options)
-        if secure is None
-        else grpc.secure_channel(endpoint, secure, options=options)
-    ) as channel:
-        yield grpc.intercept_channel(channel, _Said(credentials.metadata(endpoint)))
+    transport = GrpcTransport(UserCredentials(login) if any(login) else None, named=named)
+    options = (("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES),)
+    made, metadata = transport.open_channel(endpoint, cluster_id, options)
+    with made as channel:
+        yield grpc.intercept_channel(channel, _Said(metadata)) if metadata else channel
 
 
 class _Said(grpc.UnaryUnaryClientInterceptor):
@@ -196,6 +201,10 @@ class _Walk:
 
     ask_seconds: float
     clock: Callable[[], datetime]
+    named: tuple[str, ...]
+    """The servers to begin with."""
+    allow: AllowList
+    """Which of the others may be asked."""
     started_at: datetime = field(init=False)
     answered: dict[str, Answered] = field(default_factory=dict)
     targets: dict[str, _Target] = field(default_factory=dict)
@@ -253,7 +262,14 @@ class _Walk:
             KdirError: none does; the last one's words.
         """
         error: KdirError = Unreachable("no endpoint of it is known")
-        for endpoint in target.endpoints[:_MOST_ENDPOINTS]:
+        allowed = []
+        for endpoint in target.endpoints[:MAX_ENDPOINTS]:
+            if endpoint not in self.named and (why := self.allow.refusal(endpoint)):
+                error = BadReferral(why)
+            else:
+                allowed.append(endpoint)
+        target = replace(target, endpoints=tuple(allowed))
+        for endpoint in allowed:
             try:
                 return self._ask_at(endpoint, target)
             except grpc.RpcError as failure:
@@ -263,7 +279,7 @@ class _Walk:
         raise error
 
     def _ask_at(self, endpoint: str, target: _Target) -> tuple[Answered, list[_Target]]:
-        with channel_to(endpoint) as channel:
+        with channel_to(endpoint, target.cluster_id, self.named) as channel:
             status = admin_pb2_grpc.AdminServiceStub(channel).GetStatus(
                 admin_pb2.GetStatusRequest(cluster=target.cluster_id), timeout=self.ask_seconds
             )
@@ -283,6 +299,7 @@ class _Walk:
             topic_count=status.topic_count,
             mounts={row.mount: row.cluster_id for row in rows},
             asked_at=now,
+            named=tuple(one for one in (endpoint, *target.endpoints) if one in self.named),
         )
         return answer, others
 

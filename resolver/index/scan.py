@@ -51,6 +51,8 @@ class Shard:
     count: int = 1
     page_rows: int = PAGE_ROWS
     page_seconds: float = _PAGE_SECONDS
+    named: tuple[str, ...] = ()
+    """Those of the endpoints that the caller named itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def shards_of(
         return []
     count = min(_MOST_SHARDS, max(1, -(-one.topic_count // shard_rows)))
     return [
-        Shard(one.state, one.endpoints, str(path), number, count, page_rows)
+        Shard(one.state, one.endpoints, str(path), number, count, page_rows, named=one.named)
         for number in range(count)
     ]
 
@@ -141,7 +143,9 @@ class _Reading:
         if self.stub is None:
             endpoint = self.shard.endpoints[self.position % len(self.shard.endpoints)]
             self.stub = scan_pb2_grpc.ScanServiceStub(
-                self.channels.enter_context(channel_to(endpoint))
+                self.channels.enter_context(
+                    channel_to(endpoint, self.shard.state.cluster_id, self.shard.named)
+                )
             )
         request = scan_pb2.ScanTopicsRequest(
             path=self.shard.path,

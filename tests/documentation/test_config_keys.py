@@ -18,7 +18,17 @@ PAGE = ROOT / "docs" / "operating.md"
 _ROW = re.compile(
     r"^\| `(?P<key>[^`]+)` \| (?:`(?P<example>[^`]+)`)? ?\| (?P<words>.+) \|$", re.MULTILINE
 )
-_READERS = {"text", "flag", "path", "texts", "addresses", "table", "take", "above_zero"}
+_READERS = {
+    "above_zero",
+    "addresses",
+    "endpoints",
+    "flag",
+    "path",
+    "table",
+    "take",
+    "text",
+    "texts",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ def read_by_the_code() -> set[str]:
 def test_every_key_that_the_code_reads_is_documented() -> None:
     assert {"bootstrap", "mode", "into", "workers", "advertise", "jwks"} <= read_by_the_code()
     last = {key.rpartition(".")[2] for key in documented()}
-    tables = {"kafka", "limits", "tls", "auth"}
+    tables = {"kafka", "limits", "tls", "auth", "dial"}
     assert read_by_the_code() - last - tables == set()
 
 
@@ -99,6 +109,6 @@ def _document(row: Documented) -> str:
     if table == "auth":
         other = "anonymous = true" if row.key in {"auth.jwt_key", "auth.jwks"} else 'jwt_key = "x"'
         return f"[auth]\n{other}\n{row.example}\n"
-    if table in {"links", "limits"}:
+    if table in {"links", "limits", "dial"}:
         return f'mount = "/la/tracking"\n[{table}]\n{row.example}\n'
     return f"{row.example}\n"

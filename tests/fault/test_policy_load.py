@@ -70,7 +70,15 @@ class Counting(GrpcTransport):
         super().__init__()
         self.count = 0
 
-    def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
         self.count += 1
         return super().call(endpoint, method, request, timeout_seconds)
 

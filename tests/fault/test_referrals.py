@@ -19,8 +19,9 @@ import pytest
 from kdir.v1 import resolve_pb2
 
 from resolver import Resolver, errors
-from resolver.endpoints import AllowList, Health, parse_endpoint
+from resolver.endpoints import AllowList, Health
 from resolver.errors import KdirError
+from resolver.host_port import parse_endpoint
 from tests.fault.scripted import FakeServer, Trickle, absent, direct, down, here, link, up
 from tests.federation import Federation, eventually
 

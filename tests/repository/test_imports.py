@@ -68,6 +68,7 @@ _PURE = frozenset(
         "resolver.fork",
         "resolver.glob",
         "resolver.hop",
+        "resolver.host_port",
         "resolver.kafka.settings",
         "resolver.outcome",
         "resolver.path",

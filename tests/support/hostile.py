@@ -480,10 +480,20 @@ class HostileTransport:
     def __init__(self, seed: int) -> None:
         self._anything: Final = Anything(seed)
 
-    def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
         return self._anything.message(method.response.DESCRIPTOR)
 
-    def stream(self, endpoint: str, method: Method, request: Message) -> Stream:
+    def stream(
+        self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
+    ) -> Stream:
         return _Answers(
             [self._anything.message(method.response.DESCRIPTOR) for _ in range(3)],
         )

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from kdir.v1 import admin_pb2, admin_pb2_grpc, scan_pb2, scan_pb2_grpc
 
-from resolver.errors import Unreachable
+from resolver.errors import HandshakeFailed, Unreachable
 from resolver.index.discovery import channel_to, take_census
 from tests.identities import token
 from tests.integration.identity.conftest import SecureFederation
@@ -33,7 +33,13 @@ def test_a_crawl_finds_clusters_over_tls_in_the_name_that_the_environment_says(
     census = take_census([root.address], ask_seconds=10)
     assert sorted(str(one.state.mount) for one in census.answered.values()) == ["/", "/la"]
     monkeypatch.setenv("KDIR_TOKEN", token(signer, "ES256", sub="crawler"))
-    with channel_to(root.address) as channel:
+    census = take_census([root.address], ask_seconds=10)
+    assert sorted(str(one.state.mount) for one in census.answered.values()) == ["/", "/la"]
+    with pytest.raises(HandshakeFailed, match="names no cluster, and so no token is sent"):
+        channel_to(root.address).__enter__()
+    with channel_to(root.address, root.cluster_id):
+        pass
+    with channel_to(root.address, named=[root.address]) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         status = stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=10)
         assert status.principal == "User:crawler"

@@ -9,9 +9,10 @@ from pathlib import Path
 import grpc
 import pytest
 from cryptography import x509
-from kdir.v1 import watch_pb2
+from kdir.v1 import admin_pb2, watch_pb2
 
 from resolver import Resolver
+from resolver.transport import GrpcTransport, method
 from tests.federation import Server, eventually
 from tests.identities import Authority, Issued
 from tests.integration.identity.conftest import SecureFederation
@@ -123,9 +124,11 @@ def test_a_token_file_is_read_again_and_nobody_else_may_read_it(tmp_path: Path, 
             UserCredentials(Login(token_file=str(file)))
         return
     credentials = UserCredentials(Login(token_file=str(file)))
-    assert credentials.metadata("127.0.0.1:1") == (("authorization", "Bearer first"),)
+    assert credentials.metadata() == (("authorization", "Bearer first"),)
     with pytest.raises(InvalidArgument, match="over TLS only"):
-        credentials.metadata("la-1.example:7420")
+        GrpcTransport(credentials).call(
+            "la-1.example:7420", method("AdminService.GetStatus"), admin_pb2.GetStatusRequest(), 10
+        )
     file.write_text("second one")  # a torn or wrong file leaves what was
     file.write_text("third")
-    eventually(lambda: credentials.metadata("[::1]:1") == (("authorization", "Bearer third"),))
+    eventually(lambda: credentials.metadata() == (("authorization", "Bearer third"),))

@@ -168,7 +168,15 @@ class Liars(MemoryTransport):
         self._script = script
         self._random = random.Random(seed)
 
-    def call(self, endpoint: str, method: Method, request: Any, timeout_seconds: float) -> Any:
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Any,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
         self.calls.append((endpoint, method.name))
         assert timeout_seconds > 0
         took = self._random.choice([0.0, 0.1, 1.0, 100.0])

@@ -115,7 +115,7 @@ def test_a_text_in_a_mask_is_named_only_by_its_beginning(la: House) -> None:
         (entry_pb2.Entry(link=entry_pb2.Link(targets=["/ny"] * 101)), "link.targets"),
         (entry_pb2.Entry(link=entry_pb2.Link(targets=["/ny"] * 1_000_000)), "link.targets"),
         (
-            entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id="kc-1", endpoints=["h:1"] * 101)),
+            entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id="kc-1", endpoints=["h:1"] * 21)),
             "mount.endpoints",
         ),
         (entry_pb2.Entry(directory=entry_pb2.Directory(), policies=values(1_001)), "policies"),
@@ -172,6 +172,39 @@ def waiting(la: House) -> list[str]:
     return [one.cluster for one in answer.waiting]
 
 
+NO_ENDPOINTS = (
+    "unix:/run/docker.sock",
+    "unix:///run/docker.sock:1",
+    "dns:///la-1.example:7420",
+    "ipv4:10.0.0.1:7420",
+    "http://la-1.example:7420",
+    "la-1.example",
+    "la 1.example:7420",
+    "la-1.example:0",
+    "user@la-1.example:7420",
+)
+
+
+@pytest.mark.parametrize("endpoint", NO_ENDPOINTS)
+def test_a_mount_s_endpoint_is_host_and_port(la: House, endpoint: str) -> None:
+    asked: Any = directory_pb2.CreateEntryRequest(path="/la/n")
+    asked.entry.mount.cluster_id = "kc-1"
+    asked.entry.mount.endpoints.append(endpoint)
+    refused = la.refusal(ADMIN, "CreateEntry", asked)
+    assert isinstance(refused, InvalidArgument)
+    assert refused.metadata["field"] == "mount.endpoints"
+    asked.entry.mount.endpoints[:] = ["la-1.example:7420"]
+    la.ask(ADMIN, "CreateEntry", asked)
+    asked = directory_pb2.UpdateEntryRequest(
+        path="/la/n",
+        entry=entry_pb2.Entry(mount=entry_pb2.Mount(endpoints=[endpoint])),
+        update_mask=field_mask_pb2.FieldMask(paths=["mount.endpoints"]),
+    )
+    refused = la.refusal(ADMIN, "UpdateEntry", asked)
+    assert isinstance(refused, InvalidArgument)
+    assert refused.metadata["field"] == "mount.endpoints"
+
+
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
@@ -184,8 +217,9 @@ def waiting(la: House) -> list[str]:
         ({"incarnation": "\u202e"}, InvalidArgument),
         ({"endpoints": ["h\t:1"]}, InvalidArgument),
         ({"endpoints": ["h" * 301]}, LimitExceeded),
-        ({"endpoints": ["h:1"] * 101}, LimitExceeded),
-        ({"endpoints": ["h:1"] * 1_010}, LimitExceeded),
+        *(({"endpoints": [one]}, InvalidArgument) for one in NO_ENDPOINTS),
+        ({"endpoints": ["h:1"] * 21}, LimitExceeded),
+        ({"endpoints": ["h:1"] * 210}, LimitExceeded),
     ],
 )
 def test_a_hello_that_is_no_name_is_kept_nowhere(
@@ -196,6 +230,6 @@ def test_a_hello_that_is_no_name_is_kept_nowhere(
 
 
 def test_a_hello_at_the_bounds_waits_to_be_mounted(la: House) -> None:
-    fits = hello(cluster="x" * 256, endpoints=["h:1"] * 100)
+    fits = hello(cluster="x" * 256, endpoints=["h:1"] * 20)
     assert linking(la, fits).reason == "UNKNOWN_CHILD"
     assert waiting(la) == ["x" * 256]

@@ -242,3 +242,36 @@ def test_an_edit_writes_who_the_user_is(config: Path, start: str) -> None:
     wanted = Context("dev", ("b:2",), login=Login('/a "b"/ca.pem', "/cert", "/key"))
     contexts.write_context(wanted)
     assert contexts.load_contexts().get("dev") == wanted
+
+
+@pytest.mark.parametrize("start", ["", "contexts = {la = {servers = ['la:1']}}\n"])
+def test_a_context_says_which_other_servers_may_be_asked(config: Path, start: str) -> None:
+    config.write_text(start)
+    contexts.write_context(Context("la", ("la:1",), allow=("10.0.0.0/8", "la.example")))
+    assert contexts.load_contexts().get("la").allow == ("10.0.0.0/8", "la.example")
+    contexts.write_context(Context("ny", ("ny:1",)))
+    assert contexts.load_contexts().get("ny").allow is None
+    words = "--context", "la"
+    assert _session(*words).allow.refusal("11.0.0.1:7420").endswith("(10.0.0.0/8, la.example)")
+    assert _session(*words).allow.refusal("x.la.example:7420") == ""
+    # By its servers too, and the environment goes before.
+    assert _session("--at", "la:1").allowed() == ("10.0.0.0/8", "la.example")
+    assert _session(*words, KDIR_ALLOW="ny.example").allowed() == ("ny.example",)
+    assert _session("--context", "ny").allowed() is None
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ('"10.0.0.0/8"', "allow: a list of networks and domains was expected"),
+        ("[1]", "allow: a list of networks and domains was expected"),
+        ('["10.0.0.1/8"]', "allow: found '10.0.0.1/8', since host bits are set"),
+        ('["*.x"]', "such as 10.0.0.0/8 or a domain such as example.com would be right"),
+    ],
+)
+def test_an_allow_list_that_is_none_is_refused(config: Path, value: str, complaint: str) -> None:
+    config.write_text(f"[contexts.la]\nservers = ['la:1']\nallow = {value}\n")
+    with pytest.raises(InvalidArgument) as refused:
+        contexts.load_contexts()
+    assert complaint in refused.value.message
+    assert "contexts.la" in refused.value.message

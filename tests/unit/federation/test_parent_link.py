@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -15,6 +16,7 @@ from deploy.local.ports import LOOPBACK
 from directory.cluster import Cluster
 from directory.config import Limits, ServerConfig
 from directory.federation import facts
+from directory.federation.federation import endpoint_of_turn
 from directory.namespace.keys import PARENT
 from directory.store.addresses import open_store
 from directory.store.base import Committed, Put, Remove, Store, Transaction
@@ -37,6 +39,7 @@ class _Parent(federation_pb2_grpc.FederationServiceServicer):
 
     def __init__(self, word: str) -> None:
         self.word = word
+        self.welcome = WELCOME
         self.links = 0
         self.ended = threading.Event()
 
@@ -45,7 +48,7 @@ class _Parent(federation_pb2_grpc.FederationServiceServicer):
     ) -> Iterator[federation_pb2.LinkResponse]:
         next(requests)
         self.links += 1
-        yield federation_pb2.LinkResponse(welcome=WELCOME)
+        yield federation_pb2.LinkResponse(welcome=self.welcome)
         told = ""
         while not self.ended.is_set() and context.is_active():
             if told != self.word:
@@ -180,3 +183,72 @@ def test_what_comes_on_a_link_of_before_an_attach_is_no_word_of_since(
         said.ended.set()
         cluster.stop()
         other.close()
+
+
+def welcome_at(*endpoints: str) -> federation_pb2.Welcome:
+    said = federation_pb2.Welcome(parent_endpoints=endpoints)
+    said.MergeFrom(WELCOME)
+    return said
+
+
+def test_where_a_parent_says_that_it_is_comes_after_the_config_and_goes_with_it(
+    tmp_path: Path, parent: tuple[_Parent, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    said, address = parent
+    where = f"sqlite:///{tmp_path / 'la.sqlite'}"
+    many = [f"127.0.0.1:{port}" for port in range(2_000, 7_000)]
+    said.welcome = welcome_at("unix:/run/docker.sock", address, "127.0.0.1:22", "x\n:1", *many)
+    config = config_of(where, address)
+    told = tuple(many[:18])  # after the one of the config, and the one of another service
+    first = Cluster.open(config)
+    first.start()
+    try:
+        eventually(lambda: first.parent_link is not None and first.parent_link.status().linked)
+        assert first.federation.parent_endpoints == (address, *told)
+        assert "port 22 is not allowed" in caplog.text
+        assert "no host:port, repeated, or too many" in caplog.text
+    finally:
+        first.stop()
+    again = Cluster.open(config)
+    again.start()
+    try:
+        eventually(lambda: again.replica.state is ReplicaState.SERVING)
+        assert again.federation.parent_endpoints == (address, *told), "it is kept"
+    finally:
+        again.stop()
+    # Another parent in the config: nothing that the one before said is asked.
+    other = Cluster.open(replace(config, parent=("127.0.0.1:1",)))
+    other.start()
+    try:
+        eventually(lambda: other.replica.state is ReplicaState.SERVING)
+        assert other.federation.parent_endpoints == ("127.0.0.1:1",)
+    finally:
+        other.stop()
+
+
+def test_where_a_parent_says_that_it_is_must_be_in_the_allow_list(
+    tmp_path: Path, parent: tuple[_Parent, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    said, address = parent
+    said.welcome = welcome_at("10.1.2.3:7420", "192.0.2.1:7420", "la.example:7420", "x.test:7420")
+    config = replace(
+        config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", address),
+        dial_allow=("10.0.0.0/8", "example"),
+    )
+    cluster = Cluster.open(config)
+    cluster.start()
+    try:
+        eventually(lambda: cluster.parent_link is not None and cluster.parent_link.status().linked)
+        kept = (address, "10.1.2.3:7420", "la.example:7420")
+        assert cluster.federation.parent_endpoints == kept
+        assert "192.0.2.1:7420: not in the allow list (10.0.0.0/8, example)" in caplog.text
+        assert "x.test:7420: not in the allow list (10.0.0.0/8, example)" in caplog.text
+    finally:
+        cluster.stop()
+
+
+def test_a_parent_is_asked_in_turn_where_the_config_says_and_now_and_then_elsewhere() -> None:
+    own, told = ("a:1", "b:1"), ("x:1", "y:1")
+    assert [endpoint_of_turn(own, (), turn) for turn in range(4)] == ["a:1", "b:1", "a:1", "b:1"]
+    asked = [endpoint_of_turn(own, told, turn) for turn in range(9)]
+    assert asked == ["a:1", "b:1", "x:1", "a:1", "b:1", "y:1", "a:1", "b:1", "x:1"]

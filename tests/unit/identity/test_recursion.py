@@ -11,7 +11,7 @@ from directory.identity.dialling import Dialling
 from directory.identity.settings import TlsConfig
 from directory.services.call import Call
 from directory.services.recursion import Recursion, _Caller, _OwnFirst
-from resolver.errors import Unimplemented
+from resolver.errors import InvalidArgument, Unimplemented
 from resolver.token import Position, Token
 from resolver.transport import GrpcTransport, method
 from tests.identities import Authority
@@ -155,3 +155,11 @@ def test_nothing_is_watched_in_anothers_name_and_that_is_an_error_like_any_other
     watch = method("WatchService.Watch")
     with pytest.raises(Unimplemented, match="WatchService"):
         own.stream(OWN, watch, watch_pb2.WatchRequest(path="/"))
+
+
+def test_without_tls_a_caller_s_token_goes_to_this_machine_only() -> None:
+    caller = _Caller("User:alice", "10.0.0.1", "token-a")
+    way = _OwnFirst(caller, lambda: (OWN,), {}, GrpcTransport(Dialling(None)))
+    asked = method("ResolveService.Resolve")
+    with pytest.raises(InvalidArgument, match="a token is sent over TLS only"):
+        way.call("192.0.2.1:7420", asked, resolve_pb2.ResolveRequest(path="/a"), 5)

@@ -15,6 +15,7 @@ from directory.identity.settings import AuthConfig
 from directory.identity.tokens import LEEWAY_SECONDS, Tokens
 from directory.toml_table import ConfigError
 from resolver.errors import Unauthenticated
+from tests.federation import eventually
 from tests.identities import token
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -197,6 +198,52 @@ def test_a_rotated_key_set_counts_at_once_and_what_left_it_is_refused(tmp_path: 
     assert "signature" in refusal(verifier, old) or "names no key" in refusal(verifier, old)
 
 
+@pytest.mark.parametrize("keys", [[], [{"kty": "x", "kid": "two"}]])
+def test_the_last_key_that_is_taken_out_of_a_set_is_good_no_more(
+    tmp_path: Path, keys: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    verifier = key_set(tmp_path, jwk(RSA, "one"))
+    old = token(RSA, headers={"kid": "one"})
+    assert verifier.principal_of(old) == "User:alice"
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": keys}))
+
+    def answer() -> str:
+        try:
+            return verifier.principal_of(old)
+        except Unauthenticated as error:
+            return error.message
+
+    eventually(lambda: "names no key" in answer())
+    assert "no token is good" in caplog.text
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": [jwk(RSA, "one")]}))
+    eventually(lambda: answer() == "User:alice")
+
+
+def test_a_token_that_is_verified_while_its_key_is_taken_out_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifier = key_set(tmp_path, jwk(RSA, "one"))
+    old, new = token(RSA, headers={"kid": "one"}), token(OTHER, headers={"kid": "two"})
+    keys = verifier._keys
+    before = keys.value()
+
+    class Late:
+        """A thread that has read the keys, and is overtaken by another one with the new ones."""
+
+        generation = property(lambda _: keys.generation)
+
+        def value(self, *, look: bool = False) -> Any:
+            monkeypatch.setattr(verifier, "_keys", keys)
+            (tmp_path / "jwks.json").write_text(json.dumps({"keys": [jwk(OTHER, "two")]}))
+            assert verifier.principal_of(new) == "User:alice"
+            return before
+
+    monkeypatch.setattr(verifier, "_keys", Late())
+    assert verifier.principal_of(old) == "User:alice", "it was good when the call began"
+    assert "names no key" in refusal(verifier, old)
+    assert verifier.principal_of(new) == "User:alice"
+
+
 def test_keys_that_cannot_be_read_anew_leave_those_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,7 +290,9 @@ def test_a_key_file_that_is_none_is_refused_by_name(
     assert str(tmp_path / "key") in str(refused.value)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"keys": []}', '{"keys": [1, {"kty": "x"}]}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"keys": []}', '{"keys": {}}', '{"keys": [1, {"kty": "x"}]}']
+)
 def test_a_key_set_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "jwks.json").write_text(content)
     with pytest.raises(ConfigError):

@@ -289,7 +289,15 @@ class Gate(MemoryTransport):
         self.open = threading.Event()
         self.arrived = threading.Semaphore(0)
 
-    def call(self, endpoint: str, method: Method, request: Message, timeout_seconds: float) -> Any:
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
         self.calls.append((endpoint, method.name))
         self.arrived.release()
         assert self.open.wait(20)

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resolver import errors
-from resolver.endpoints import AllowList, Endpoint, parse_endpoint, parse_servers
+from resolver.endpoints import AllowList
+from resolver.host_port import (
+    MAX_ENDPOINTS,
+    Endpoint,
+    parse_endpoint,
+    parse_servers,
+    plain_endpoints,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,3 +74,62 @@ def test_loopback_is_allowed_only_where_all_servers_are_on_it() -> None:
 def test_a_network_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="10/99"):
         AllowList(networks=["10/99"])
+
+
+HERE, THERE = parse_endpoint("127.0.0.1:7420"), parse_endpoint("la.example:7420")
+
+
+@pytest.mark.parametrize(
+    ("allow", "start", "good", "bad"),
+    [
+        (["10.0.0.0/8"], THERE, ["10.1.2.3:7420"], ["11.0.0.1:7420", "la.example:7420"]),
+        (
+            ["example.com"],
+            THERE,
+            ["example.com:7420", "la.Example.COM.:7420"],
+            ["badexample.com:7420", "example.com.evil.test:7420", "10.1.2.3:7420"],
+        ),
+        ([".example.com", "fd00::/8"], THERE, ["la.example.com:443", "[fd00::1]:7420"], ["x:7420"]),
+        (["127.0.0.0/8"], HERE, ["127.0.0.1:7421"], ["10.1.2.3:7420", "localhost:7421"]),
+        (["10.0.0.0/8"], HERE, ["10.1.2.3:7420"], ["127.0.0.1:7421", "[::1]:7421"]),
+        # Whatever is listed: other services, and this machine where nobody named it.
+        (
+            ["0.0.0.0/0"],
+            THERE,
+            ["10.1.2.3:7420"],
+            ["169.254.169.254:80", "127.0.0.1:7420", "1.2.3.4:22"],
+        ),
+        ([], THERE, [], ["10.1.2.3:7420", "la.example:7421"]),
+        (None, THERE, ["10.1.2.3:7420", "x:7420"], ["127.0.0.1:7420"]),
+    ],
+)  # fmt: skip
+def test_of_an_allow_list(
+    allow: list[str] | None, start: Endpoint, good: list[str], bad: list[str]
+) -> None:
+    listed = AllowList.of(allow, [start])
+    assert [one for one in good if listed.refusal(one)] == []
+    assert [one for one in bad if not listed.refusal(one)] == []
+    for one in bad:
+        assert str(parse_endpoint(one)) in listed.refusal(one)
+    if allow is not None and "10.0.0.0/8" in allow:
+        assert listed.refusal("11.0.0.1:7420").endswith("not in the allow list (10.0.0.0/8)")
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0", "", "a b", "*.example.com", "x/y", "é"])
+def test_what_is_neither_a_network_nor_a_domain_is_refused(text: str) -> None:
+    with pytest.raises(errors.InvalidArgument, match="or a domain such as"):
+        AllowList.of([text], ())
+
+
+def test_of_what_others_say_only_plain_endpoints_are_kept() -> None:
+    said = [
+        "unix:/x",
+        "la:1",
+        "la:1",
+        "x\ny:1",
+        "h" * 400 + ":1",
+        *(f"h{n}:1" for n in range(5_000)),
+    ]
+    kept = plain_endpoints(said)
+    assert kept[:2] == ("la:1", "h0:1")
+    assert len(kept) == MAX_ENDPOINTS

@@ -25,7 +25,15 @@ class Slow(MemoryTransport):
         self.seconds = seconds
         self.asked: list[tuple[str, float]] = []
 
-    def call(self, endpoint: str, method: Method, request: Any, timeout_seconds: float) -> Any:
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Any,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
         self.asked.append((endpoint, timeout_seconds))
         took = self.seconds.get(endpoint, 0.001)
         self.now += min(took, timeout_seconds)

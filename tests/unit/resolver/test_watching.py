@@ -125,7 +125,7 @@ def test_a_server_that_falls_silent_is_left() -> None:
     calls: list[int] = []
 
     class Silent(MemoryTransport):
-        def stream(self, endpoint: str, method: Any, request: Any) -> Any:
+        def stream(self, endpoint: str, method: Any, request: Any, *, cluster_id: str = "") -> Any:
             return SilentStream()
 
     class SilentStream:
@@ -164,7 +164,7 @@ def test_one_that_is_closed_while_it_connects_ends() -> None:
             super().__init__()
             self.cancelled = threading.Event()
 
-        def stream(self, endpoint: str, method: Any, request: Any) -> Any:
+        def stream(self, endpoint: str, method: Any, request: Any, *, cluster_id: str = "") -> Any:
             watch.close()
             return self
 

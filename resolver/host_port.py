@@ -1,0 +1,141 @@
+"""``host:port`` as text: what is one, and what it means; refuses to look a name up.
+
+Everything that is no plain ``host:port`` is refused (schemes, users, paths, directory names), so
+that an endpoint never needs a directory look-up and never names a socket file (RELIABILITY R9,
+R10).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from resolver.errors import InvalidArgument
+
+__all__ = [
+    "MAX_ENDPOINTS",
+    "Endpoint",
+    "is_host_name",
+    "parse_endpoint",
+    "parse_servers",
+    "plain_endpoints",
+]
+
+MAX_ENDPOINTS: Final = 20
+"""Endpoints of one cluster that are looked at (CVE-2022-2795, CVE-2020-8616)."""
+MAX_ENDPOINT_CHARACTERS: Final = 300
+"""A host name has 253 characters at most (RFC 1035)."""
+
+_NAME = re.compile(
+    r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
+    r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.?",
+    re.ASCII | re.IGNORECASE,
+)
+_V4 = re.compile(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}", re.ASCII)
+# What libraries take for an IPv4 address although it does not look like one: 127.1, 0x7f.1, 017.1
+# (the rule of the URL standard: the last label is a number).
+_NUMBER = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)\.?", re.ASCII | re.IGNORECASE)
+
+_LOCAL_NAMES: Final = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+
+
+class Endpoint(NamedTuple):
+    """Where a directory server listens. ``host`` is a name or an address without brackets."""
+
+    host: str
+    port: int
+    is_address: bool
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it lies on this very machine, as far as its words say."""
+        if not self.is_address:
+            return self.host.lower().rstrip(".") in _LOCAL_NAMES
+        return self.host.startswith("127.") or self.host == "::1"
+
+    @property
+    def target(self) -> str:
+        """As gRPC wants it, with the scheme said, so that no other can be meant."""
+        if not self.is_address:
+            return f"dns:///{self.host}:{self.port}"
+        return f"ipv6:{self}" if ":" in self.host else f"ipv4:{self}"
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Read ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``.
+
+    Raises:
+        InvalidArgument: naming what was found, cut short, and what would be right.
+    """
+    if len(text) > MAX_ENDPOINT_CHARACTERS:
+        raise _wrong(text, f"longer than {MAX_ENDPOINT_CHARACTERS} characters")
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5:
+        raise _wrong(text, "no port; host:port would be right")
+    number = int(port)
+    if not 0 < number < 65536:
+        raise _wrong(text, "port outside 1 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        return Endpoint(_v6(text, host[1:-1]), number, is_address=True)
+    if _V4.fullmatch(host):
+        if any(int(part) > 255 or (part[0] == "0" and part != "0") for part in host.split(".")):
+            raise _wrong(text, "no IPv4 address")
+        return Endpoint(host, number, is_address=True)
+    if not _NAME.fullmatch(host):
+        raise _wrong(text, "neither a host name nor an address; host:port would be right")
+    if not is_host_name(host):
+        raise _wrong(text, "a number in the place of a host name")
+    return Endpoint(host.lower(), number, is_address=False)
+
+
+def plain_endpoints(texts: Iterable[str]) -> tuple[str, ...]:
+    """Returns those that are ``host:port``, of what another server said; at most
+    ``MAX_ENDPOINTS``, without the repeated ones.
+    """
+    found: dict[str, None] = {}
+    for text in islice(texts, 4 * MAX_ENDPOINTS):
+        try:
+            parse_endpoint(text)
+        except InvalidArgument:
+            continue
+        found[text] = None
+    return tuple(found)[:MAX_ENDPOINTS]
+
+
+def is_host_name(text: str) -> bool:
+    """True if it is a host name or a domain, and nothing that a library takes for an address."""
+    last = text.rstrip(".").rpartition(".")[2]
+    return _NAME.fullmatch(text) is not None and _NUMBER.fullmatch(last) is None
+
+
+def parse_servers(servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
+    """Read the servers to begin with: a list, or one text with commas.
+
+    Raises:
+        InvalidArgument: one is none, or there is none.
+    """
+    texts = servers.split(",") if isinstance(servers, str) else servers
+    found = tuple(dict.fromkeys(parse_endpoint(text.strip()) for text in texts if text.strip()))
+    if not found:
+        raise InvalidArgument("servers: none given; at least one host:port would be right")
+    return found
+
+
+def _v6(text: str, host: str) -> str:
+    import ipaddress
+
+    try:
+        return str(ipaddress.IPv6Address(host))
+    except ValueError:
+        raise _wrong(text, "no IPv6 address") from None
+
+
+def _wrong(text: str, why: str) -> InvalidArgument:
+    shown = text.encode("unicode_escape", "backslashreplace").decode("ascii")
+    shown = shown if len(shown) <= 60 else f"{shown[:60]}… ({len(text)} characters)"
+    return InvalidArgument(f"endpoint {shown!r}: {why}", endpoint=shown)

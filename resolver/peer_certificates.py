@@ -1,0 +1,193 @@
+"""Which cluster a server's certificate names, found out before a bearer token is sent there.
+
+gRPC for Python compares a server's certificate with the name that was dialled, and with nothing
+else (grpc/grpc#32635). So the certificate is read over a connection of its own first. The
+connection of the calls then trusts that very certificate and no CA: a server that has not its key
+cannot take its place between the check and the use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from resolver.errors import DeadlineExceeded, HandshakeFailed, KdirError, Unreachable
+from resolver.host_port import parse_endpoint
+
+if TYPE_CHECKING:
+    import ssl
+
+    import grpc
+
+__all__ = ["CLUSTER_URI", "PeerCertificates", "TlsMaterial", "read_certificate"]
+
+CLUSTER_URI: Final = "kdir://cluster/"
+"""What the URI begins with by which a certificate names a cluster; its id follows."""
+_READ_SECONDS: Final = 5.0
+"""For one address of a server."""
+_MOST_READ_AT_ONCE: Final = 64
+_MOST_SERVERS: Final = 1000
+_MOST_CERTIFICATES: Final = 16
+"""Of one endpoint: behind a load balancer each server may have its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsMaterial:
+    """What connections are made with: PEM, and the files of the certificate; not in its repr."""
+
+    ca: bytes = field(repr=False)
+    """Whose certificates of servers are trusted."""
+    key: bytes | None = field(default=None, repr=False)
+    cert: bytes | None = field(default=None, repr=False)
+    key_file: str = ""
+    cert_file: str = ""
+
+    def channel_credentials(self, trusted: bytes = b"") -> grpc.ChannelCredentials:
+        """For connections to servers that show one of the certificates ``trusted``; by default to
+        those of the CA.
+        """
+        import grpc  # who reads a config needs the URI alone, before gRPC's log is set up
+
+        return grpc.ssl_channel_credentials(trusted or self.ca, self.key, self.cert)
+
+
+Reader = Callable[[str, str, TlsMaterial], bytes]
+
+
+class PeerCertificates:
+    """The certificates that servers showed and that name their cluster. Thread-safe.
+
+    Of one ``TlsMaterial``: with another CA, others are made.
+    """
+
+    def __init__(self, material: TlsMaterial, read: Reader | None = None) -> None:
+        self._material: Final = material
+        self._read: Final = read or read_certificate
+        self._lock: Final = threading.Lock()
+        self._known: Final[dict[tuple[str, str], tuple[bytes, ...]]] = {}
+        self._reading: Final[dict[tuple[str, str], Future[bytes]]] = {}
+
+    def known(self, endpoint: str, cluster_id: str) -> bytes:
+        """The certificates of an endpoint, PEM; empty where none was read yet."""
+        return b"".join(self._known.get((endpoint, cluster_id), ()))
+
+    def read(self, endpoint: str, cluster_id: str, timeout_seconds: float) -> bytes:
+        """Connects, and returns what is known then: the certificate shown now and those before it.
+
+        Raises:
+            HandshakeFailed: the certificate is not trusted, or does not name the cluster.
+            Unreachable, DeadlineExceeded
+        """
+        key = (endpoint, cluster_id)
+        with self._lock:
+            reading = self._reading.get(key)
+            if reading is None:
+                if len(self._reading) >= _MOST_READ_AT_ONCE:
+                    raise Unreachable(f"{endpoint}: too many certificates are being read")
+                reading = self._reading[key] = Future()
+                # A thread of its own: looking up a name has no time limit.
+                threading.Thread(
+                    target=self._run, args=(key, reading), name="peer-certificate", daemon=True
+                ).start()
+        try:
+            reading.result(timeout_seconds)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{endpoint}: showed no certificate within {timeout_seconds:.2f} s"
+            ) from None
+        except KdirError as error:
+            raise error.copy() from None  # several threads may wait for it
+        return self.known(endpoint, cluster_id)
+
+    def _run(self, key: tuple[str, str], reading: Future[bytes]) -> None:
+        try:
+            found = self._read(*key, self._material)
+        except BaseException as error:  # noqa: BLE001 - raised by those who wait
+            self._end(key)
+            known = isinstance(error, KdirError)
+            reading.set_exception(error if known else Unreachable(f"{key[0]}: {error!r}"))
+            return
+        with self._lock:
+            before = self._known.get(key, ())
+            if found not in before:
+                self._known[key] = (*before[1 - _MOST_CERTIFICATES :], found)
+            while len(self._known) > _MOST_SERVERS:
+                del self._known[next(iter(self._known))]
+        self._end(key)
+        reading.set_result(found)
+
+    def _end(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._reading.pop(key, None)
+
+
+def read_certificate(endpoint: str, cluster_id: str, material: TlsMaterial) -> bytes:
+    """Returns the certificate that a server shows, PEM, if it names the cluster.
+
+    Raises:
+        HandshakeFailed: it is not trusted, is for another host, or names another cluster or none.
+        Unreachable: no connection.
+    """
+    import socket
+    import ssl
+
+    if not cluster_id:
+        raise HandshakeFailed(
+            f"{endpoint}: the referral names no cluster, and so no token is sent there"
+        )
+    place = parse_endpoint(endpoint)
+    context = _context(material)
+    try:
+        with (
+            socket.create_connection((place.host, place.port), _READ_SECONDS) as connection,
+            context.wrap_socket(connection, server_hostname=place.host) as peer,
+        ):
+            names = (peer.getpeercert() or {}).get("subjectAltName", ())
+            shown = peer.getpeercert(binary_form=True) or b""
+    except ssl.SSLCertVerificationError as error:
+        raise HandshakeFailed(f"{endpoint}: {_why(error)}") from None
+    except ssl.SSLError as error:
+        raise HandshakeFailed(f"{endpoint}: the handshake failed: {error.reason}") from None
+    except TimeoutError:
+        raise Unreachable(f"{endpoint}: no connection within {_READ_SECONDS:g} s") from None
+    except (OSError, UnicodeError) as error:
+        raise Unreachable(f"{endpoint}: no connection: {error}") from None
+    if ("URI", f"{CLUSTER_URI}{cluster_id}") not in names:
+        raise HandshakeFailed(
+            f"{endpoint}: its certificate does not name cluster {cluster_id} (its URI would be "
+            f"{CLUSTER_URI}{cluster_id}), and so no token is sent there"
+        )
+    return ssl.DER_cert_to_PEM_cert(shown).encode()
+
+
+def _context(material: TlsMaterial) -> ssl.SSLContext:
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN  # as gRPC does
+    context.load_verify_locations(cadata=material.ca.decode("ascii", "ignore"))
+    context.set_alpn_protocols(["h2"])
+    if material.cert_file:
+        # Where they are just being replaced: with TLS 1.3 a server shows its own before.
+        with contextlib.suppress(ssl.SSLError, OSError):
+            context.load_cert_chain(material.cert_file, material.key_file, password="")
+    return context
+
+
+def _why(error: ssl.SSLCertVerificationError) -> str:
+    """The words of ``resolver.status`` for the same."""
+    if error.verify_code in _OTHER_NAME:
+        return "its certificate is not for the name that was dialled"
+    if error.verify_code in _NO_CA:
+        return "its certificate is of no CA that is trusted here"
+    return f"its certificate is not trusted: {error.verify_message}"
+
+
+_OTHER_NAME: Final = frozenset({62, 64})
+"""X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
+_NO_CA: Final = frozenset({18, 19, 20, 21})
+"""A chain that ends at no certificate of the CA's file."""
