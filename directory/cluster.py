@@ -11,10 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isinf
 from typing import TYPE_CHECKING
 
 from kdir.v1 import entry_pb2, federation_pb2, resolve_pb2
 
+from directory.access_history import AccessHistory
+from directory.authorization.access import Access
+from directory.authorization.decision import Mode
 from directory.codec import ProtoCodec
 from directory.config import ServerConfig
 from directory.features import FEATURE_LEVEL
@@ -82,6 +86,7 @@ class Cluster:
         codec = ProtoCodec()
         self.replica = Replica(store, codec)
         limits = config.limits
+        self.access_history = AccessHistory(self.replica, store, self.access_at)
         self.history = History(
             self.replica,
             store,
@@ -245,6 +250,24 @@ class Cluster:
     def mount(self) -> Path:
         """Where this cluster hangs now."""
         return self.federation.mount
+
+    def access_at(self, snapshot: Snapshot) -> Access:
+        """Who may do what at a snapshot."""
+        config = self.config
+        inherited = None if facts.is_spoiled(snapshot) else facts.inherited_access(snapshot)
+        if not facts.is_told(snapshot) and (not config.parent or config.access is Mode.OPEN):
+            # A cluster that begins to enforce asks for the word of its parent; one that is open
+            # lets everybody in whom nobody has denied yet.
+            inherited = ()
+        most_age = config.limits.grants_max_age
+        return Access(
+            self.mount_at(snapshot),
+            snapshot.grants,
+            inherited,
+            config.access,
+            config.auth.super_users,
+            None if isinf(most_age) else most_age,
+        )
 
     def mount_at(self, snapshot: Snapshot) -> Path:
         """Where this cluster hung at a snapshot: a path is looked up, and decided about, at the
