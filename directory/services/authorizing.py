@@ -45,7 +45,7 @@ from directory.services.present import (
 )
 from directory.services.sight import Sight
 from directory.store.base import Guard, KeyIs, NothingNewer
-from resolver.errors import Absent, AlreadyExists, Conflict, InvalidPath, LocksOut
+from resolver.errors import Absent, AlreadyExists, Conflict, InvalidArgument, InvalidPath, LocksOut
 from resolver.path import Path
 
 __all__ = [
@@ -76,7 +76,7 @@ def veiling(guarding: Guarding, cluster: Cluster, command: Command, call: Call) 
     """Around a change: what goes wrong is told without what the caller may not describe."""
     try:
         yield
-    except (Conflict, InvalidPath) as error:
+    except (Conflict, InvalidPath, InvalidArgument) as error:
         sight = guarding.sight(cluster, cluster.replica.snapshot, call)
         told = error if sight.sees_all else veiled(sight, error, command)
         if told is error:
@@ -221,7 +221,10 @@ def _check(cluster: Cluster, sight: Sight, command: Command) -> None:
             sight.require(Operation.ALTER, path, kind=kind_there(sight, path, command.kind))
             _may_name_resources(sight, command.grants)
         case DeleteEntry(path=path):
-            _require_whole(sight, Operation.DELETE, path, kind_there(sight, path, command.kind))
+            kind = kind_there(sight, path, command.kind)
+            _require_whole(sight, Operation.DELETE, path, kind)
+            if kind is Kind.MOUNT:
+                sight.require_cluster(Operation.ALTER, "unmounting a cluster")
         case MoveEntry():
             _check_move(sight, command)
         case _:

@@ -90,21 +90,24 @@ class Guarding:
         expired = _has_expired(cluster, access)
         return Sight(cluster, snapshot, access, caller, expired=expired)
 
-    def require_admin(self, cluster: Cluster, method: str, call: Call) -> None:
+    def require_admin(self, cluster: Cluster, method: str, call: Call) -> Sight | None:
         """That a caller may do with a cluster what a method such as ``AdminService/Backup`` takes,
         by its row of ``rights.py``. Only one that tells how a server is doing passes before
-        anything is loaded: what denies it may be among what is not loaded yet.
+        anything is loaded: what denies it may be among what is not loaded yet. Returns what the
+        caller sees of the entries, which the right on the cluster shows none of; None while nothing
+        is loaded.
 
         Raises:
             PermissionDenied, NotReady
         """
         operation, check = cluster_check(method)
+        is_loading = cluster.replica.state is ReplicaState.LOADING
         if (call.principal or ANONYMOUS) in cluster.config.auth.super_users:
-            return
+            return None if is_loading else self.acting(cluster, cluster.replica.snapshot, call)
         is_open = cluster.config.access is Mode.OPEN
-        if cluster.replica.state is ReplicaState.LOADING:
+        if is_loading:
             if is_open and check.while_loading:
-                return
+                return None
             raise NotReady(f"cluster {cluster.config.cluster} is not loaded yet: ask again")
         sight = self.acting(cluster, cluster.replica.snapshot, call)
         access = sight.access
@@ -114,6 +117,7 @@ class Guarding:
             own = replace(access, inherited=())
             sight = Sight(cluster, sight.snapshot, own, sight.caller)
         sight.require_cluster(operation)
+        return sight
 
     def check_link(self, cluster: Cluster, child_id: str, call: Call) -> None:
         """That a caller may speak for a child cluster: its certificate names it, or, where access
