@@ -299,7 +299,9 @@ class Sight:
         kind: Kind | None = None,
         resource: ResourceKind = ResourceKind.TOPIC,
     ) -> None:
-        """That the caller may do something on an entry, which is there.
+        """That the caller may do something on an entry, which is there. What it may not describe is
+        not there for it, whatever else it may do there, but for an entry that has the very grant
+        that allows it: CREATE on a directory needs no DESCRIBE on that one.
 
         Raises:
             PermissionDenied: it may not, though it may describe it.
@@ -310,11 +312,12 @@ class Sight:
         question = Question.of(operation, resource)
         decision = self.decide(question, place)
         self._told(question, path, decision)
-        if decision.allowed:
+        if decision.allowed and decision.path == path:
             return
         if resource is ResourceKind.TOPIC and not self.sees(relative, is_topic=place.is_topic):
             raise self.absent(path)
-        raise self.denied(operation, path, decision, resource)
+        if not decision.allowed:
+            raise self.denied(operation, path, decision, resource)
 
     def require_cluster(self, operation: Operation, purpose: str = "") -> None:
         """That the caller may do something with the cluster as such; ``purpose`` is what for, as
