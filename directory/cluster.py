@@ -375,7 +375,15 @@ class Cluster:
     def _authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
         position = self.federation.position_at(snapshot)
         kafka = self.config.kafka
-        stop = KafkaFacts.of(snapshot).stop if kafka is not None else None
+        found = KafkaFacts.of(snapshot) if kafka is not None else None
+        stop = found.stop if found is not None else None
+        another = ""
+        if found is not None and stop is not None and stop.kafka_id:
+            # Not in the words of the stop: these count topics, and everybody gets this.
+            another = (
+                f"another Kafka cluster answers: {stop.kafka_id}, this directory belongs to "
+                f"{found.pinned}"
+            )
         return resolve_pb2.Authority(
             cluster=entry_pb2.Cluster(
                 cluster_id=self.cluster_id,
@@ -397,7 +405,7 @@ class Cluster:
             token=self.token_of(snapshot),
             revision=snapshot.revision,
             incarnation=snapshot.incarnation,
-            another_kafka=stop.text if stop is not None and stop.kafka_id else "",
+            another_kafka=another,
         )
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from kdir.v1 import admin_pb2
 
 from directory import logs
-from directory.authorization.grant import Operation, ResourceKind
 from directory.cluster import Cluster
 from directory.federation import facts
 from directory.health import is_told
@@ -23,8 +22,8 @@ from directory.services.enforcing import unenforced
 from directory.services.hosting import Hosting
 from directory.services.keeping import KeepingCalls
 from directory.services.parenting import ParentCalls
+from directory.services.present import STOPPED
 from directory.services.rpc import Handler, Service
-from directory.services.sight import Sight
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument
 from resolver.path import Path
@@ -74,7 +73,7 @@ class AdminService(Service):
         cluster = self._hosting.named(request.cluster)
         guarding = self._hosting.guarding
         sight = guarding.require_admin(cluster, "AdminService/GetStatus", call)
-        shows_all = sight is None or _shows_all(sight)
+        shows_all = sight is None or sight.shows_all()
         state = cluster.replica.state
         response = admin_pb2.GetStatusResponse(
             replica_state=_REPLICA_STATES[state],
@@ -257,13 +256,6 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
         out.last_commit_seconds = store.last_commit_seconds
 
 
-def _shows_all(sight: Sight) -> bool:
-    """Whether numbers and names of all entries may be shown: to whom nothing is hidden from, and to
-    whom may back up the cluster.
-    """
-    return sight.sees_all_in(()) or sight.may_do(Operation.ALTER, ResourceKind.CLUSTER)
-
-
 def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus, *, shows_all: bool) -> None:
     """How Kafka is doing; how many topics need what is not kept by path, so it is all or none."""
     status = reconciler.status()
@@ -271,6 +263,8 @@ def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus, *, shows_all: boo
         value = getattr(status, field.name)
         if value is None or (field.name.endswith("_count") and not shows_all):
             continue
+        if field.name == "stopped" and value and not shows_all:
+            value = STOPPED
         if field.is_repeated:
             getattr(out, field.name).extend(sorted(value))
         else:

@@ -41,7 +41,7 @@ from directory.namespace.policies import (
 from directory.namespace.quotas import QUOTAS, Quota, counts_of
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.topic_configs import same_value
-from directory.services.authorizing import authorizing_on, entry_meant
+from directory.services.authorizing import authorizing_on, entry_meant, veiling_stop
 from directory.services.call import Call
 from directory.services.commands import policy_changes
 from directory.services.counting import seen_use, shown_topics
@@ -98,7 +98,8 @@ class PolicyService(Service):
             rights(cluster.replica.snapshot)
             armory = _armory(cluster)
             call.check()
-            return armory.plan(path, request.aspect, kind, takeover=request.takeover)
+            with veiling_stop(self._hosting.guarding, cluster, call):
+                return armory.plan(path, request.aspect, kind, takeover=request.takeover)
 
         picked = self._hosting.pick(path)
         planned = self._hosting.decide(picked, request.token, call, attempt, ask_first=True)
@@ -131,17 +132,18 @@ class PolicyService(Service):
             cluster = self._hosting.owner_of(path)
             kind, rights = self._right_to_arm(cluster, path, request, call)
             rights(cluster.replica.snapshot)
-            return _armory(cluster).arm(
-                path,
-                request.aspect,
-                request.plan_hash,
-                kind,
-                authorize=rights,
-                takeover=request.takeover,
-                principal=call.principal,
-                request_id=request.request_id,
-                timeout_seconds=call.seconds_left(),
-            )
+            with veiling_stop(self._hosting.guarding, cluster, call):
+                return _armory(cluster).arm(
+                    path,
+                    request.aspect,
+                    request.plan_hash,
+                    kind,
+                    authorize=rights,
+                    takeover=request.takeover,
+                    principal=call.principal,
+                    request_id=request.request_id,
+                    timeout_seconds=call.seconds_left(),
+                )
 
         armed = self._hosting.decide(cluster, request.token, call, attempt, ask_first=True)
         return policies_pb2.ArmResponse(

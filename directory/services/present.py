@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from directory.authorization.access import Access
 from directory.authorization.grant import Operation
@@ -44,6 +44,7 @@ from resolver.errors import (
 from resolver.path import Path
 
 __all__ = [
+    "STOPPED",
     "as_if_absent",
     "is_known",
     "kind_asked",
@@ -56,6 +57,11 @@ __all__ = [
     "veiled",
 ]
 
+STOPPED: Final = (
+    "topics vanished from Kafka, or another Kafka answers; nothing is done until an operator with "
+    "ALTER on the cluster acknowledges it"
+)
+"""Why kdir changes nothing in Kafka, without the topics that may be hidden from the caller."""
 _OfEntry = UpdateEntry | DeleteEntry | MoveEntry | AddGrants | RemoveGrants
 C = TypeVar("C", bound=Command)
 

@@ -173,6 +173,12 @@ class Sight:
         decision = self.decide(_DESCRIBE, Place(mount.below(self._mount)))
         return decision.allowed or decision.grant is None
 
+    def shows_all(self) -> bool:
+        """Whether numbers and names of all entries may be shown: to whom nothing is hidden from,
+        and to whom may back up the cluster.
+        """
+        return self.sees_all_in(()) or self.may_do(Operation.ALTER, ResourceKind.CLUSTER)
+
     def may_do(self, operation: Operation, resource: ResourceKind) -> bool:
         """Whether the caller may do something with the cluster's own root directory."""
         return self.sees_all or self.decide(Question.of(operation, resource), HERE).allowed

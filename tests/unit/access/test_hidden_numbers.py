@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from directory.namespace.entry import Directory, Kind, Provision
 from directory.namespace.keys import entry_key
 from directory.services import admin
 from directory.store.base import Put
-from resolver.errors import PermissionDenied, QuotaExceeded
+from resolver.errors import PermissionDenied, QuotaExceeded, VanishGuard
 from resolver.path import Path as EntryPath
 from tests.unit.access.conftest import ADMIN, House, topic
 
@@ -218,3 +219,35 @@ def test_unmounting_takes_the_right_on_the_cluster_as_mounting_does(la: House) -
     assert "unmounting a cluster needs ALTER on cluster la" in refused.message
     la.grant("bob", "alter", "/la", kind=CLUSTER)
     la.ask("bob", "DeleteEntry", request)
+
+
+# -- why Kafka is left alone ---
+
+
+def test_why_kafka_is_stopped_names_no_topic_to_whom_it_may_be_hidden(
+    house: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    la = house(kafka={"bootstrap": ["127.0.0.1:1"], "ceiling": ["configs"]})
+    la.mkdir("/la/p")
+    la.grant("bob", "describe", "/la", kind=CLUSTER)
+    la.grant("bob", "alter,alter-configs", "/la/p")
+    reconciler = la.cluster.reconciler
+    assert reconciler is not None
+    words = "1 of 1 topics vanished from Kafka: p.secret; nothing is done"
+
+    def stopped(*_: object, **__: object) -> None:
+        raise VanishGuard(words)
+
+    for name in ("plan", "arm"):
+        monkeypatch.setattr(type(reconciler.armory), name, stopped)
+    real = reconciler.status()
+    monkeypatch.setattr(type(reconciler), "status", lambda _: replace(real, stopped=words))
+    plan = policies_pb2.PlanArmingRequest(path="/la/p", aspect="configs")
+    arm = policies_pb2.ArmRequest(path="/la/p", aspect="configs", plan_hash="x")
+    for who, is_told in (("bob", False), (ADMIN, True)):
+        for method, request in (("PlanArming", plan), ("Arm", arm)):
+            refused = la.refusal(who, method, request)
+            assert isinstance(refused, VanishGuard)
+            assert ("p.secret" in refused.message) == is_told
+        assert ("p.secret" in status(la, who).kafka.stopped) == is_told
+        assert status(la, who).kafka.stopped
