@@ -306,8 +306,8 @@ class Sight:
         resource: ResourceKind = ResourceKind.TOPIC,
     ) -> None:
         """That the caller may do something on an entry, which is there. What it may not describe is
-        not there for it, whatever else it may do there, but for an entry that has the very grant
-        that allows it: CREATE on a directory needs no DESCRIBE on that one.
+        not there for it, whatever else it may do there; but whom an entry's own grant allows it
+        knows of the entry, and who may ALTER it could remove what hides it.
 
         Raises:
             PermissionDenied: it may not, though it may describe it.
@@ -318,7 +318,7 @@ class Sight:
         question = Question.of(operation, resource)
         decision = self.decide(question, place)
         self._told(question, path, decision)
-        if decision.allowed and decision.path == path:
+        if decision.allowed and (decision.path == path or operation is Operation.ALTER):
             return
         if resource is ResourceKind.TOPIC and not self.sees(relative, is_topic=place.is_topic):
             raise self.absent(path)
