@@ -405,15 +405,16 @@ def test_what_is_taken_by_something_hidden_is_taken_and_no_more(la: House, who: 
     hide(la)
     told_of: set[str] = set()
     for hidden in ("hidt", "hidd", "hidl", "hidm", "hidc"):
-        for entry in ({"directory": {}}, {"link": {"targets": ["/la/p/t"]}}):
+        made = entry_pb2.Entry(directory={}), entry_pb2.Entry(link={"targets": ["/la/p/t"]})
+        for entry in made:
             path = f"/la/p/{hidden}"
-            request = directory_pb2.CreateEntryRequest(path=path, entry=entry)  # type: ignore[arg-type]
+            request = directory_pb2.CreateEntryRequest(path=path, entry=entry)
             try:
                 # A topic and a directory may have one name.
                 la.ask(f"User:{who}", "CreateEntry", request)
                 assert hidden == "hidt"
                 delete = directory_pb2.DeleteEntryRequest(path=path, kind=entry_pb2.ENTRY_KIND_LINK)
-                delete.kind = 1 if "directory" in entry else 3  # type: ignore[assignment]
+                delete.kind = 1 if entry.HasField("directory") else 3  # type: ignore[assignment]
                 la.ask(ADMIN, "DeleteEntry", delete)
             except (AlreadyExists, PermissionDenied) as error:
                 told_of.add(f"{error.message} {error.metadata}".replace(hidden, "NAME"))
