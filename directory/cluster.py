@@ -11,10 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isinf
 from typing import TYPE_CHECKING
 
 from kdir.v1 import entry_pb2, federation_pb2, resolve_pb2
 
+from directory.access_history import AccessHistory
+from directory.authorization.access import Access
+from directory.authorization.decision import Mode
 from directory.codec import ProtoCodec
 from directory.config import ServerConfig
 from directory.features import FEATURE_LEVEL
@@ -82,6 +86,7 @@ class Cluster:
         codec = ProtoCodec()
         self.replica = Replica(store, codec)
         limits = config.limits
+        self.access_history = AccessHistory(self.replica, store, self.access_at)
         self.history = History(
             self.replica,
             store,
@@ -250,6 +255,24 @@ class Cluster:
         """Where this cluster hangs now."""
         return self.federation.mount
 
+    def access_at(self, snapshot: Snapshot) -> Access:
+        """Who may do what at a snapshot."""
+        config = self.config
+        inherited = None if facts.is_spoiled(snapshot) else facts.inherited_access(snapshot)
+        if not facts.is_told(snapshot) and (not config.parent or config.access is Mode.OPEN):
+            # A cluster that begins to enforce asks for the word of its parent; one that is open
+            # lets everybody in whom nobody has denied yet.
+            inherited = ()
+        most_age = config.limits.grants_max_age
+        return Access(
+            self.mount_at(snapshot),
+            snapshot.grants,
+            inherited,
+            config.access,
+            config.auth.super_users,
+            None if isinf(most_age) else most_age,
+        )
+
     def mount_at(self, snapshot: Snapshot) -> Path:
         """Where this cluster hung at a snapshot: a path is looked up, and decided about, at the
         mount of the very snapshot that answers.
@@ -356,7 +379,15 @@ class Cluster:
     def _authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
         position = self.federation.position_at(snapshot)
         kafka = self.config.kafka
-        stop = KafkaFacts.of(snapshot).stop if kafka is not None else None
+        found = KafkaFacts.of(snapshot) if kafka is not None else None
+        stop = found.stop if found is not None else None
+        another = ""
+        if found is not None and stop is not None and stop.kafka_id:
+            # Not in the words of the stop: these count topics, and everybody gets this.
+            another = (
+                f"another Kafka cluster answers: {stop.kafka_id}, this directory belongs to "
+                f"{found.pinned}"
+            )
         return resolve_pb2.Authority(
             cluster=entry_pb2.Cluster(
                 cluster_id=self.cluster_id,
@@ -378,7 +409,7 @@ class Cluster:
             token=self.token_of(snapshot),
             revision=snapshot.revision,
             incarnation=snapshot.incarnation,
-            another_kafka=stop.text if stop is not None and stop.kafka_id else "",
+            another_kafka=another,
         )
 
 

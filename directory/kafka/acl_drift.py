@@ -13,7 +13,7 @@ from directory.authorization.grant import ResourceKind
 from directory.kafka.acl import Acl, Resource
 from directory.kafka.acl_records import Kept, kept_of, kept_rows
 from directory.kafka.drift import Drift
-from directory.namespace.entry import Provision, Topic
+from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.snapshot import Snapshot
 from resolver.errors import InvalidPath
 from resolver.path import Path
@@ -96,9 +96,10 @@ def _differences(
 ) -> Iterator[Drift]:
     is_topic = resource.kind is ResourceKind.TOPIC
     field = "acl" if is_topic else f"acl of {resource}"
+    kind = Kind.TOPIC if is_topic else Kind.DIRECTORY
 
     def row(wanted: str, found: str, state: str) -> Drift:
-        return Drift(path, resource.name, field, wanted, found, Provision.ACTIVE, state)
+        return Drift(path, resource.name, field, wanted, found, Provision.ACTIVE, state, kind)
 
     for acl in sorted(kept.lost):
         yield row(str(acl), _MISSING, "contested" if acl in kept.contested else "")

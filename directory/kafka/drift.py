@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from directory.kafka.compare import Recorded, differences, show_id
 from directory.kafka.contract import Survey
-from directory.namespace.entry import Provision
+from directory.namespace.entry import Kind, Provision
 from resolver.path import Path
 
 __all__ = ["Drift", "drift_of"]
@@ -27,6 +27,8 @@ class Drift:
     provision: Provision
     state: str = ""
     """Why it is so, where that is known here."""
+    kind: Kind = Kind.TOPIC
+    """What stands at the path: of ACLs on groups and transactional ids a directory."""
 
 
 def drift_of(one: Recorded, survey: Survey | None = None) -> list[Drift]:

@@ -43,6 +43,7 @@ from directory.namespace.keys import (
     unify,
 )
 from directory.namespace.policies import stamped
+from directory.namespace.removal import DELETED
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.tree import ROOT_KEY
 from directory.store.base import Guard, KeyIs, NothingNewer, Put, Remove, Write
@@ -268,6 +269,15 @@ class Draft:
             )
         )
 
+    def _takes_rights_along(self, entry: Entry, path: Path) -> bool:
+        """True if grants, or a closed directory, go with an entry: the mark holds the revision of
+        the last change of anybody's rights. What was removed before took its rights then.
+        """
+        if not self.mount.is_prefix_of(path) or DELETED in path.segments:
+            return False
+        place = Place(path.below(self.mount), entry.kind is Kind.TOPIC)
+        return self.snapshot.grants.branch(place) is not None
+
     def _changes_rights(self, entry: Entry, before: Entry | None, path_before: Path | None) -> bool:
         """True if grants, or a closed directory, come where they were not: who asked for a right on
         all below a directory must not commit on what was before.
@@ -306,6 +316,8 @@ class Draft:
         self, parent_id: int, name: str, entry: Entry, path: Path, path_before: Path | None = None
     ) -> None:
         """Tell that an entry is no longer in the tree, wherever its record goes."""
+        if self._takes_rights_along(entry, path):
+            self.mark_grants()
         try:
             grants = self.grants_of(parent_id, entry.kind, name)
         except ValueError:

@@ -30,6 +30,7 @@ __all__ = [
     "counts_of",
     "limits",
     "quotas_at",
+    "system_directories",
 ]
 
 
@@ -125,6 +126,15 @@ def counting_at(snapshot: Snapshot, above: Sequence[Level], node: Node) -> int |
     return outermost
 
 
+def system_directories(node: Node) -> Iterator[tuple[str, Directory]]:
+    """A system's directories right below one, which do not count for its quota; by name."""
+    for name, container in node.containers.items("__"):
+        if not is_system(name):
+            break
+        if isinstance(container, Directory):
+            yield name, container
+
+
 def _topics(snapshot: Snapshot, directory_id: int) -> int:
     count = snapshot.counts(directory_id).topics
     return count - sum(snapshot.counts(one).topics for one in _systems(snapshot, directory_id))
@@ -137,8 +147,5 @@ def _partitions(snapshot: Snapshot, directory_id: int) -> int:
 
 def _systems(snapshot: Snapshot, directory_id: int) -> Iterator[int]:
     node = snapshot.node(directory_id)
-    for name, container in () if node is None else node.containers.items("__"):
-        if not is_system(name):
-            break
-        if isinstance(container, Directory):
-            yield container.entry_id
+    for _, container in () if node is None else system_directories(node):
+        yield container.entry_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import Final, cast
 
 from kdir.v1 import access_pb2
 
@@ -23,21 +23,21 @@ from directory.grant_messages import (
 from directory.namespace.command import AddGrants, RemoveGrants
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.ground import standing
-from directory.namespace.snapshot import Snapshot
 from directory.services.answers import kind_of
 from directory.services.authorizing import authorizing, meant, veiling
 from directory.services.call import Call
 from directory.services.counting import seen_below
 from directory.services.hosting import Hosting
 from directory.services.planned import fill_plan
-from directory.services.present import may_ask_about
+from directory.services.present import as_if_absent, kind_asked, may_ask_about
 from directory.services.rpc import Handler, Service
 from directory.writer import Written
-from resolver.errors import Absent, InvalidArgument, KdirError, NotAuthoritative
+from resolver.errors import InvalidArgument
 from resolver.path import Path
 
 __all__ = ["AccessService"]
 
+_DESCRIBE: Final = Question.of(Operation.DESCRIBE)
 _REQUEST_ID_LENGTH = 128
 
 
@@ -172,16 +172,20 @@ class AccessService(Service):
         cluster = self._hosting.owner_of(path)
         snapshot = self._hosting.read(cluster, request.token, call)
         sight = self._hosting.sight(cluster, snapshot, call)
+        age = _age(cluster)
         of_others = caller.principal != (call.principal or ANONYMOUS)
         if of_others and not may_ask_about(sight, path, kind_of(request.kind)):
             raise sight.absent(path)
-        kind = _kind_at(cluster, snapshot, path, kind_of(request.kind))
-        shown = of_others or sight.sees_path(path, kind)
+        kind = kind_asked(sight, path, kind_of(request.kind))
         relative = path.below(cluster.mount)
         is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceKind.TOPIC
         place = Place(relative, is_topic)
         access = self._hosting.guarding.access(cluster, snapshot)
-        explained = explain(access, caller, question, place, age_seconds=_age(cluster))
+        shown = True
+        if not of_others and not sight.sees_all:
+            access = as_if_absent(sight, access, path, is_topic=is_topic)
+            shown = access.decide(sight.caller, _DESCRIBE, place, age_seconds=age).allowed
+        explained = explain(access, caller, question, place, age_seconds=age)
         decision = explained.decision
         response = access_pb2.CheckAccessResponse(
             allowed=decision.allowed, token=cluster.token_of(snapshot)
@@ -223,24 +227,6 @@ class AccessService(Service):
 
 def _age(cluster: Cluster) -> float:
     return cluster.unconfirmed_seconds() or 0.0
-
-
-def _kind_at(cluster: Cluster, snapshot: Snapshot, path: Path, kind: Kind | None) -> Kind | None:
-    """Which kind is meant; where nothing is, a topic would be.
-
-    Raises:
-        NotAuthoritative: what lies beyond a mount is another cluster's to say.
-    """
-    if kind is not None:
-        return kind
-    try:
-        return standing(snapshot, cluster.mount, path, None).entry.kind
-    except Absent:
-        return Kind.TOPIC
-    except NotAuthoritative:
-        raise
-    except KdirError:
-        return Kind.TOPIC
 
 
 def _why(decision: Decision, response: access_pb2.CheckAccessResponse) -> None:

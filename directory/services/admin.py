@@ -15,11 +15,14 @@ from directory.federation import facts
 from directory.health import is_told
 from directory.large_changes import progress_of, rules_from_proto
 from directory.members import VERSION, Finalised, unreadable
+from directory.namespace.entry import Kind
 from directory.services.call import Call
+from directory.services.counting import seen_below
 from directory.services.enforcing import unenforced
 from directory.services.hosting import Hosting
 from directory.services.keeping import KeepingCalls
 from directory.services.parenting import ParentCalls
+from directory.services.present import STOPPED
 from directory.services.rpc import Handler, Service
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument
@@ -69,7 +72,8 @@ class AdminService(Service):
         call.check()
         cluster = self._hosting.named(request.cluster)
         guarding = self._hosting.guarding
-        guarding.require_admin(cluster, "AdminService/GetStatus", call)
+        sight = guarding.require_admin(cluster, "AdminService/GetStatus", call)
+        shows_all = sight is None or sight.shows_all()
         state = cluster.replica.state
         response = admin_pb2.GetStatusResponse(
             replica_state=_REPLICA_STATES[state],
@@ -81,21 +85,25 @@ class AdminService(Service):
             uptime_seconds=time.monotonic() - cluster.started_at,
             principal=call.principal,
         )
-        if state is not ReplicaState.LOADING:
-            snapshot = cluster.replica.snapshot
+        if sight is not None:
+            snapshot = sight.snapshot
             response.authority.CopyFrom(cluster.authority(snapshot))
-            response.unenforced.extend(unenforced(cluster, snapshot))
-            response.topic_count = snapshot.topic_count
-            response.directory_count = snapshot.directory_count
-            response.progress.extend(progress_of(snapshot, cluster.reaper.trouble))
-            quarantined = {
-                **snapshot.quarantined,
-                **dict(facts.unreadable(snapshot)),
-                **dict(unreadable(snapshot)),
-            }
-            response.quarantined_count = len(quarantined)
+            response.unenforced.extend(
+                said for mount, said in unenforced(cluster, snapshot) if sight.may_refer(mount)
+            )
+            seen = seen_below(sight, (), snapshot.root)
+            response.topic_count, response.directory_count = seen.topics, seen.containers
+            response.progress.extend(
+                one
+                for one in progress_of(snapshot, cluster.reaper.trouble)
+                if sight.sees_path(Path.parse(one.path), Kind.DIRECTORY)
+            )
+            of_entries = dict(snapshot.quarantined)
+            others = {**dict(facts.unreadable(snapshot)), **dict(unreadable(snapshot))}
+            named = {**of_entries, **others} if shows_all else others
+            response.quarantined_count = len({**of_entries, **others})
             response.quarantined.extend(
-                f"{key!r}: {why}" for key, why in itertools.islice(quarantined.items(), _SHOWN)
+                f"{key!r}: {why}" for key, why in itertools.islice(named.items(), _SHOWN)
             )
         else:
             response.authority.cluster.cluster_id = cluster.cluster_id
@@ -105,7 +113,7 @@ class AdminService(Service):
         _store(cluster, response.store_status)
         self._parent(cluster, response.parent)
         if cluster.reconciler is not None:
-            _kafka(cluster.reconciler, response.kafka)
+            _kafka(cluster.reconciler, response.kafka, shows_all=shows_all)
         return response
 
     @staticmethod
@@ -189,11 +197,15 @@ class AdminService(Service):
         asked = Path.parse(request.path) if request.path else None
         owner = "" if asked is None else self._hosting.pick(asked).cluster_id
         cluster, reconciler = self._reconciler(owner)
-        self._hosting.guarding.require_admin(cluster, "AdminService/ListDrift", call)
+        sight = self._hosting.guarding.require_admin(cluster, "AdminService/ListDrift", call)
         path, mount, snapshot = asked or cluster.mount, cluster.mount, cluster.replica.snapshot
         drifts = reconciler.drift(path)
-        unarmed = unarmed_at(snapshot, mount, path) if request.unarmed else ()
-        return drifts_to_proto(snapshot, mount, drifts, unarmed)
+        unarmed = unarmed_at(snapshot, mount, path) if request.unarmed else []
+        shown = [
+            [one for one in rows if sight is None or sight.sees_path(one.path, one.kind)]
+            for rows in (drifts, unarmed)
+        ]
+        return drifts_to_proto(snapshot, mount, *shown)
 
     def acknowledge(
         self, request: admin_pb2.AcknowledgeRequest, call: Call
@@ -244,12 +256,15 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
         out.last_commit_seconds = store.last_commit_seconds
 
 
-def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus) -> None:
+def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus, *, shows_all: bool) -> None:
+    """How Kafka is doing; how many topics need what is not kept by path, so it is all or none."""
     status = reconciler.status()
     for field in admin_pb2.KafkaStatus.DESCRIPTOR.fields:
         value = getattr(status, field.name)
-        if value is None:
+        if value is None or (field.name.endswith("_count") and not shows_all):
             continue
+        if field.name == "stopped" and value and not shows_all:
+            value = STOPPED
         if field.is_repeated:
             getattr(out, field.name).extend(sorted(value))
         else:

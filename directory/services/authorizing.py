@@ -37,6 +37,7 @@ from directory.services.call import Call
 from directory.services.enforcing import refuse_unenforced
 from directory.services.guarding import Guarding
 from directory.services.present import (
+    STOPPED,
     kind_there,
     meant_kind,
     of_what_is_seen,
@@ -45,7 +46,16 @@ from directory.services.present import (
 )
 from directory.services.sight import Sight
 from directory.store.base import Guard, KeyIs, NothingNewer
-from resolver.errors import Absent, AlreadyExists, Conflict, InvalidPath, LocksOut
+from resolver.errors import (
+    Absent,
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    InvalidPath,
+    KafkaReplaced,
+    LocksOut,
+    VanishGuard,
+)
 from resolver.path import Path
 
 __all__ = [
@@ -56,6 +66,7 @@ __all__ = [
     "meant",
     "refuse_lock_out",
     "veiling",
+    "veiling_stop",
 ]
 
 C = TypeVar("C", bound=Command)
@@ -76,12 +87,23 @@ def veiling(guarding: Guarding, cluster: Cluster, command: Command, call: Call) 
     """Around a change: what goes wrong is told without what the caller may not describe."""
     try:
         yield
-    except (Conflict, InvalidPath) as error:
+    except (Conflict, InvalidPath, InvalidArgument) as error:
         sight = guarding.sight(cluster, cluster.replica.snapshot, call)
         told = error if sight.sees_all else veiled(sight, error, command)
         if told is error:
             raise
         raise told from None
+
+
+@contextmanager
+def veiling_stop(guarding: Guarding, cluster: Cluster, call: Call) -> Iterator[None]:
+    """Around what waits for Kafka: why it is stopped names topics."""
+    try:
+        yield
+    except (VanishGuard, KafkaReplaced) as error:
+        if guarding.sight(cluster, cluster.replica.snapshot, call).shows_all():
+            raise
+        raise type(error)(STOPPED) from None
 
 
 def authorizing(
@@ -221,7 +243,10 @@ def _check(cluster: Cluster, sight: Sight, command: Command) -> None:
             sight.require(Operation.ALTER, path, kind=kind_there(sight, path, command.kind))
             _may_name_resources(sight, command.grants)
         case DeleteEntry(path=path):
-            _require_whole(sight, Operation.DELETE, path, kind_there(sight, path, command.kind))
+            kind = kind_there(sight, path, command.kind)
+            _require_whole(sight, Operation.DELETE, path, kind)
+            if kind is Kind.MOUNT:
+                sight.require_cluster(Operation.ALTER, "unmounting a cluster")
         case MoveEntry():
             _check_move(sight, command)
         case _:

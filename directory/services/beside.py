@@ -14,6 +14,7 @@ from directory.namespace.policies import Level
 from directory.namespace.quotas import quotas_at
 from directory.namespace.snapshot import Node, Snapshot
 from directory.services.call import Call
+from directory.services.counting import seen_use
 from directory.services.sight import Sight
 from resolver.errors import NotReady
 from resolver.path import Path
@@ -49,11 +50,11 @@ def fill_beside(
         topic = snapshot.topic(way.node.entry_id, relative[-1])
         if topic is None or way.depth < len(relative) - 1:
             return
-        _quotas(response, cluster, snapshot, way.node)
+        _quotas(response, cluster, sight, way.node)
         _of_topic(response, cluster, snapshot, (way.node.entry_id, relative[-1]), topic)
     elif response.entry.HasField("directory"):
         node = follow(snapshot, relative).node
-        _quotas(response, cluster, snapshot, node)
+        _quotas(response, cluster, sight, node)
         if cluster.reconciler is not None and sight.sees_all_in(relative):
             least = call.seconds_left() * (1 - _SHARE)
             budget = Budget(lambda: call.seconds_left() > least)
@@ -62,11 +63,12 @@ def fill_beside(
 
 
 def _quotas(
-    response: directory_pb2.GetEntryResponse, cluster: Cluster, snapshot: Snapshot, node: Node
+    response: directory_pb2.GetEntryResponse, cluster: Cluster, sight: Sight, node: Node
 ) -> None:
+    snapshot = sight.snapshot
     response.quotas.extend(
         policies_pb2.QuotaUse(
-            field=one.field, set_at=one.path, limit=one.limit, used=one.used(snapshot)
+            field=one.field, set_at=one.path, limit=one.limit, used=seen_use(sight, one)
         )
         for one in quotas_at(snapshot, cluster.mount, above_of(snapshot), node)
     )

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from kdir.v1 import entry_pb2
 
 from directory.namespace.entry import Directory
+from directory.namespace.quotas import Amount, Quota, counts_of, system_directories
 
 if TYPE_CHECKING:
     from directory.namespace.inheriting import Shown
-    from directory.namespace.snapshot import Node
+    from directory.namespace.snapshot import Node, Snapshot
     from directory.services.sight import Sight
 
-__all__ = ["Seen", "fill_seen", "seen_below", "seen_in", "shown_topics"]
+__all__ = ["Seen", "fill_seen", "seen_below", "seen_in", "seen_use", "shown_topics"]
 
 
 class Seen(NamedTuple):
@@ -26,6 +27,8 @@ class Seen(NamedTuple):
     topics: int = 0
     containers: int = 0
     """Of all that lies below: directories only."""
+    partitions: int = 0
+    """Of the topics, as quotas count them; only of all that lies below."""
 
 
 def seen_in(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
@@ -47,26 +50,50 @@ def seen_in(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
 
 def seen_below(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
     """Of the topics and directories below a directory, at any depth."""
-    counts = sight.snapshot.counts(node.entry_id)
+    snapshot = sight.snapshot
     if sight.sees_all_in(relative):
-        return Seen(counts.topics, counts.directories)
+        return _all_below(snapshot, node)
     within = sight.within(relative)
     usual = within.decision.allowed
-    topics, directories = (counts.topics, counts.directories) if usual else (0, 0)
+    topics, directories, partitions = _all_below(snapshot, node) if usual else Seen()
     for name, is_topic, allowed in within.others():
         if is_topic:
-            topics += (name in node.topics) * (allowed - usual)
+            topic = snapshot.topic(node.entry_id, name) if allowed != usual else None
+            if topic is not None:
+                counted = counts_of(topic)
+                topics += counted.topics if allowed else -counted.topics
+                partitions += counted.partitions if allowed else -counted.partitions
             continue
         container = node.containers.get(name)
-        below = sight.snapshot.node(container.entry_id) if container is not None else None
+        below = snapshot.node(container.entry_id) if container is not None else None
         if not isinstance(container, Directory) or below is None:
             continue
-        whole = sight.snapshot.counts(below.entry_id)
+        whole = _all_below(snapshot, below) if usual else Seen()
         part = seen_below(sight, (*relative, name), below)
-        topics += part.topics - (whole.topics if usual else 0)
-        directories += part.containers + allowed
-        directories -= whole.directories + 1 if usual else 0
-    return Seen(topics, directories)
+        topics += part.topics - whole.topics
+        partitions += part.partitions - whole.partitions
+        directories += part.containers + allowed - whole.containers - usual
+    return Seen(topics, directories, partitions)
+
+
+def _all_below(snapshot: Snapshot, node: Node) -> Seen:
+    counts = snapshot.counts(node.entry_id)
+    return Seen(counts.topics, counts.directories, snapshot.partitions(node.entry_id))
+
+
+def seen_use(sight: Sight, quota: Quota) -> int:
+    """How much of a quota is used by what the caller sees."""
+    snapshot = sight.snapshot
+    node = snapshot.node(quota.directory_id)
+    relative = snapshot.path_of(quota.directory_id)
+    if sight.sees_all or node is None or relative is None or sight.sees_all_in(relative):
+        return quota.used(snapshot)
+    seen = seen_below(sight, relative, node)
+    used = Amount(seen.topics, seen.partitions)
+    for name, system in system_directories(node):
+        part = seen_below(sight, (*relative, name), snapshot.nodes[system.entry_id])
+        used = used.plus(Amount(-part.topics, -part.partitions))
+    return quota.of(used)
 
 
 def shown_topics(sight: Sight, relative: tuple[str, ...]) -> Shown | None:
@@ -91,4 +118,4 @@ def fill_seen(sight: Sight, relative: tuple[str, ...], out: entry_pb2.Entry) -> 
     directory_id = sight.snapshot.find_directory(relative)
     node = None if directory_id is None else sight.snapshot.node(directory_id)
     seen = Seen() if node is None else seen_in(sight, relative, node)
-    out.directory.topic_count, out.directory.container_count = seen
+    out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers

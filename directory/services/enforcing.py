@@ -37,15 +37,21 @@ def refuse_unenforced(cluster: Cluster, path: Path) -> None:
         )
 
 
-def unenforced(cluster: Cluster, snapshot: Snapshot) -> list[str]:
-    """The clusters below that do not enforce what is handed down to them, a sentence each."""
+def unenforced(cluster: Cluster, snapshot: Snapshot) -> list[tuple[Path, str]]:
+    """The clusters below that do not enforce what is handed down to them: the mount of each, and a
+    sentence.
+    """
     mount = cluster.mount
-    return [
-        f"{_told(one)}, and does not enforce the grants that hold there: upgrade it, then kdir "
-        f"features finalize {one.mount}"
-        for one in cluster.federation.lacking(mount, GRANTS)
-        if _is_granted(snapshot, Path.parse(one.mount).below(mount))
-    ]
+    found = []
+    for one in cluster.federation.lacking(mount, GRANTS):
+        child = Path.parse(one.mount)
+        if _is_granted(snapshot, child.below(mount)):
+            words = (
+                f"{_told(one)}, and does not enforce the grants that hold there: upgrade it, then "
+                f"kdir features finalize {one.mount}"
+            )
+            found.append((child, words))
+    return found
 
 
 def _is_granted(snapshot: Snapshot, relative: tuple[str, ...]) -> bool:

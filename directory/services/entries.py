@@ -20,7 +20,8 @@ from directory.namespace.command import (
     Observed,
     UpdateEntry,
 )
-from directory.namespace.entry import Kind, Provision, Topic
+from directory.namespace.entry import Directory, Kind, Provision, Topic
+from directory.namespace.ground import standing
 from directory.namespace.plan_delete import is_deleted_in_kafka
 from directory.namespace.snapshot import Snapshot
 from directory.services import listing
@@ -29,7 +30,7 @@ from directory.services.authorizing import authorizing, meant, refuse_lock_out, 
 from directory.services.beside import fill_beside
 from directory.services.call import Call
 from directory.services.commands import create_command, update_command
-from directory.services.counting import fill_seen
+from directory.services.counting import Seen, fill_seen, seen_below
 from directory.services.hosting import Hosting
 from directory.services.managing import forbidden_at, may_change, refuse_removal
 from directory.services.planned import fill_plan
@@ -41,6 +42,7 @@ from resolver.errors import (
     Absent,
     InvalidArgument,
     KafkaRefused,
+    KdirError,
     NotAuthoritative,
     TokenFromFuture,
 )
@@ -291,13 +293,14 @@ class DirectoryService(Service):
             etag=request.etag,
         )
         _check_request_id(request)
-        deletes = False
+        deletes, seen = False, None
 
         def attempt(cluster: Cluster) -> tuple[DeleteEntry, Written]:
             command = meant(self._hosting.guarding, cluster, asked, call)
 
             def check(snapshot: Snapshot) -> None:
-                nonlocal deletes
+                nonlocal deletes, seen
+                seen = self._seen_below(cluster, snapshot, path, command.kind, call)
                 deletes = may_change(cluster, snapshot, "delete", path, command.kind)
                 refuse_removal(cluster, snapshot, path, command.kind, recursive=request.recursive)
 
@@ -311,8 +314,8 @@ class DirectoryService(Service):
             cluster.reconciler.wake()
         response = directory_pb2.DeleteEntryResponse(
             token=cluster.token_at(written.revision),
-            topic_count=written.plan.topic_count,
-            directory_count=written.plan.directory_count,
+            topic_count=written.plan.topic_count if seen is None else seen.topics,
+            directory_count=written.plan.directory_count if seen is None else seen.containers + 1,
             kafka_topics_deleted=deletes and written.plan.topic_count > 0,
         )
         removed = written.plan.entry
@@ -333,6 +336,21 @@ class DirectoryService(Service):
             entries = response.plan.entries  # as far as the caller may know
             response.topic_count, response.directory_count = entries.topics, entries.directories
         return response
+
+    def _seen_below(
+        self, cluster: Cluster, snapshot: Snapshot, path: Path, kind: Kind | None, call: Call
+    ) -> Seen | None:
+        """What the caller sees in a directory of which something is hidden from it; None: all."""
+        sight = self._hosting.sight(cluster, snapshot, call)
+        relative = path.segments[len(cluster.mount) :]
+        if sight.sees_all_in(relative):
+            return None
+        try:
+            entry = standing(snapshot, cluster.mount, path, kind).entry
+        except KdirError:
+            return None  # planning says why not
+        node = snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
+        return None if node is None else seen_below(sight, relative, node)
 
     def move_entry(
         self, request: directory_pb2.MoveEntryRequest, call: Call

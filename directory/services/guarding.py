@@ -7,7 +7,6 @@ mount; ``sight.py`` says what that comes to for one caller, ``authorizing.py`` w
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import isinf
 from typing import Final
 
 from directory.authorization.access import Access
@@ -16,7 +15,6 @@ from directory.authorization.principals import ANONYMOUS, EVERYBODY, Caller
 from directory.authorization.rules import Rules
 from directory.authorization.tree import GrantTree
 from directory.cluster import Cluster
-from directory.federation import facts
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
 from directory.services.rights import cluster_check
@@ -56,15 +54,19 @@ class Guarding:
         """Who may do what, at a snapshot."""
         return self._of(cluster, snapshot).access
 
-    def sight(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> Sight:
-        """What the caller may see and do in a cluster, at a snapshot.
+    def sight(
+        self, cluster: Cluster, snapshot: Snapshot, call: Call, *, past: bool = False
+    ) -> Sight:
+        """What the caller may see and do in a cluster, at a snapshot; ``past``: also of what was
+        before, when more may have been hidden than is now.
 
         Raises:
             NotReady: what a parent has to hand down never came; not for super users (A3).
         """
         known = self._of(cluster, snapshot)
         principal = call.principal or ANONYMOUS
-        if known.says_nothing or principal in known.access.super_users:
+        says_nothing = known.says_nothing and (not past or cluster.access_history.is_constant)
+        if says_nothing or principal in known.access.super_users:
             return known.everything
         hosts_matter = principal in known.of_hosts or EVERYBODY in known.of_hosts
         host = call.host if hosts_matter else ""
@@ -88,21 +90,24 @@ class Guarding:
         expired = _has_expired(cluster, access)
         return Sight(cluster, snapshot, access, caller, expired=expired)
 
-    def require_admin(self, cluster: Cluster, method: str, call: Call) -> None:
+    def require_admin(self, cluster: Cluster, method: str, call: Call) -> Sight | None:
         """That a caller may do with a cluster what a method such as ``AdminService/Backup`` takes,
         by its row of ``rights.py``. Only one that tells how a server is doing passes before
-        anything is loaded: what denies it may be among what is not loaded yet.
+        anything is loaded: what denies it may be among what is not loaded yet. Returns what the
+        caller sees of the entries, which the right on the cluster shows none of; None while nothing
+        is loaded.
 
         Raises:
             PermissionDenied, NotReady
         """
         operation, check = cluster_check(method)
+        is_loading = cluster.replica.state is ReplicaState.LOADING
         if (call.principal or ANONYMOUS) in cluster.config.auth.super_users:
-            return
+            return None if is_loading else self.acting(cluster, cluster.replica.snapshot, call)
         is_open = cluster.config.access is Mode.OPEN
-        if cluster.replica.state is ReplicaState.LOADING:
+        if is_loading:
             if is_open and check.while_loading:
-                return
+                return None
             raise NotReady(f"cluster {cluster.config.cluster} is not loaded yet: ask again")
         sight = self.acting(cluster, cluster.replica.snapshot, call)
         access = sight.access
@@ -112,6 +117,7 @@ class Guarding:
             own = replace(access, inherited=())
             sight = Sight(cluster, sight.snapshot, own, sight.caller)
         sight.require_cluster(operation)
+        return sight
 
     def check_link(self, cluster: Cluster, child_id: str, call: Call) -> None:
         """That a caller may speak for a child cluster: its certificate names it, or, where access
@@ -139,25 +145,12 @@ class Guarding:
 
 
 def _known(cluster: Cluster, snapshot: Snapshot, before: _Known | None) -> _Known:
-    config = cluster.config
-    told = facts.is_told(snapshot)
-    inherited = None if facts.is_spoiled(snapshot) else facts.inherited_access(snapshot)
-    if not told and (not config.parent or config.access is Mode.OPEN):
-        # A cluster that begins to enforce asks for the word of its parent; one that is open lets
-        # everybody in whom nobody has denied yet.
-        inherited = ()
-    access = Access(
-        cluster.mount_at(snapshot),
-        snapshot.grants,
-        inherited,
-        config.access,
-        config.auth.super_users,
-        None if isinf(config.limits.grants_max_age) else config.limits.grants_max_age,
-    )
+    access = cluster.access_at(snapshot)
+    inherited = access.inherited
     same = before is not None and before.access.tree is snapshot.grants
     levels = inherited or ()
     says_nothing = (
-        config.access is Mode.OPEN
+        access.mode is Mode.OPEN
         and inherited is not None
         and snapshot.grants.root.is_empty
         and not any(level.rules or level.closed for level in levels)

@@ -166,13 +166,15 @@ class Hosting:
             self.read(cluster, token, call, streams=True)
         return cluster.writer.decide(attempt, call.seconds_left(), ask_first=ask_first)
 
-    def sight(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> Sight:
+    def sight(
+        self, cluster: Cluster, snapshot: Snapshot, call: Call, *, past: bool = False
+    ) -> Sight:
         """What the caller may see and do; see ``guarding``.
 
         Raises:
             NotReady
         """
-        return self.guarding.sight(cluster, snapshot, call)
+        return self.guarding.sight(cluster, snapshot, call, past=past)
 
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
         """One path: the bytes of the ResolveResponse."""

@@ -37,6 +37,7 @@ from directory.namespace.consequences import Kept
 from directory.namespace.entry import Directory, Topic
 from directory.namespace.ground import Standing, standing
 from directory.namespace.inheriting import Shown
+from directory.namespace.quotas import Quota
 from directory.namespace.snapshot import Snapshot
 from directory.services.authorizing import locks_out
 from directory.services.counting import seen_below, shown_topics
@@ -182,7 +183,15 @@ class _Telling:
             if one.after is not None:
                 row.after = _text(one.after)
         for quota, used in consequences.passed_quotas(*kept, self._mount, self._above):
-            out.quotas.add(path=quota.path, field=quota.field, limit=quota.limit, used=used)
+            shown = (
+                used if self._sees_all_of(quota) else quota.limit + 1
+            )  # the least that passes it
+            out.quotas.add(path=quota.path, field=quota.field, limit=quota.limit, used=shown)
+
+    def _sees_all_of(self, quota: Quota) -> bool:
+        """Whether nothing that a quota counts is hidden from the caller."""
+        relative = self._before.path_of(quota.directory_id)
+        return relative is not None and self._sight.sees_all_in(relative)
 
     # -- who may do what -----------------------------------------------------------------------
 

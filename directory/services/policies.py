@@ -41,10 +41,10 @@ from directory.namespace.policies import (
 from directory.namespace.quotas import QUOTAS, Quota, counts_of
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.topic_configs import same_value
-from directory.services.authorizing import authorizing_on, entry_meant
+from directory.services.authorizing import authorizing_on, entry_meant, veiling_stop
 from directory.services.call import Call
 from directory.services.commands import policy_changes
-from directory.services.counting import shown_topics
+from directory.services.counting import seen_use, shown_topics
 from directory.services.hosting import Hosting
 from directory.services.rpc import Handler, Service
 from directory.services.sight import Sight
@@ -98,7 +98,8 @@ class PolicyService(Service):
             rights(cluster.replica.snapshot)
             armory = _armory(cluster)
             call.check()
-            return armory.plan(path, request.aspect, kind, takeover=request.takeover)
+            with veiling_stop(self._hosting.guarding, cluster, call):
+                return armory.plan(path, request.aspect, kind, takeover=request.takeover)
 
         picked = self._hosting.pick(path)
         planned = self._hosting.decide(picked, request.token, call, attempt, ask_first=True)
@@ -131,17 +132,18 @@ class PolicyService(Service):
             cluster = self._hosting.owner_of(path)
             kind, rights = self._right_to_arm(cluster, path, request, call)
             rights(cluster.replica.snapshot)
-            return _armory(cluster).arm(
-                path,
-                request.aspect,
-                request.plan_hash,
-                kind,
-                authorize=rights,
-                takeover=request.takeover,
-                principal=call.principal,
-                request_id=request.request_id,
-                timeout_seconds=call.seconds_left(),
-            )
+            with veiling_stop(self._hosting.guarding, cluster, call):
+                return _armory(cluster).arm(
+                    path,
+                    request.aspect,
+                    request.plan_hash,
+                    kind,
+                    authorize=rights,
+                    takeover=request.takeover,
+                    principal=call.principal,
+                    request_id=request.request_id,
+                    timeout_seconds=call.seconds_left(),
+                )
 
         armed = self._hosting.decide(cluster, request.token, call, attempt, ask_first=True)
         return policies_pb2.ArmResponse(
@@ -196,7 +198,7 @@ class PolicyService(Service):
                 elif is_new:
                     value.kafka_state = _NOT_SET
             response.values.append(value)
-        _fill_used(response, cluster, snapshot, entry, path)
+        _fill_used(response, cluster, sight, entry, path)
         response.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
         return response
 
@@ -337,11 +339,14 @@ def _value(
 def _fill_used(
     response: policies_pb2.GetEffectivePoliciesResponse,
     cluster: Cluster,
-    snapshot: Snapshot,
+    sight: Sight,
     entry: Directory | Topic,
     path: Path,
 ) -> None:
-    """How much is used of each quota, whether it is the nearest or one that binds beside it."""
+    """How much is used of each quota, whether it is the nearest or one that binds beside it, as far
+    as the caller sees.
+    """
+    snapshot = sight.snapshot
     above = facts.inherited_origins(snapshot)
 
     def used(field: str, set_at: str) -> int:
@@ -351,7 +356,7 @@ def _fill_used(
         here = snapshot.root
         if all(level.path != set_at for level in above):
             here = follow(snapshot, Path.parse(set_at).below(cluster.mount)).node
-        return Quota(field, set_at, here.entry_id, 0).used(snapshot)
+        return seen_use(sight, Quota(field, set_at, here.entry_id, 0))
 
     for value in response.values:
         if value.field in QUOTAS:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from directory.authorization.access import Access
 from directory.authorization.grant import Operation
+from directory.authorization.tree import Place
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -27,19 +29,25 @@ from resolver.errors import (
     Absent,
     AlreadyExists,
     HasMounts,
+    InvalidArgument,
     InvalidNamespace,
     InvalidPath,
     KdirError,
     MountShadows,
+    NotAuthoritative,
     NotEmpty,
     PhysicalNameCollides,
     PhysicalNameTaken,
+    QuotaExceeded,
     ReadOnly,
 )
 from resolver.path import Path
 
 __all__ = [
+    "STOPPED",
+    "as_if_absent",
     "is_known",
+    "kind_asked",
     "kind_there",
     "may_ask_about",
     "may_come",
@@ -49,6 +57,11 @@ __all__ = [
     "veiled",
 ]
 
+STOPPED: Final = (
+    "topics vanished from Kafka, or another Kafka answers; nothing is done until an operator with "
+    "ALTER on the cluster acknowledges it"
+)
+"""Why kdir changes nothing in Kafka, without the topics that may be hidden from the caller."""
 _OfEntry = UpdateEntry | DeleteEntry | MoveEntry | AddGrants | RemoveGrants
 C = TypeVar("C", bound=Command)
 
@@ -95,6 +108,41 @@ def may_ask_about(sight: Sight, path: Path, kind: Kind | None) -> bool:
     except KdirError:
         return is_known(sight, path)
     return sight.sees(path.below(mount), is_topic=isinstance(found.entry, Topic))
+
+
+def as_if_absent(sight: Sight, access: Access, path: Path, *, is_topic: bool) -> Access:
+    """Who may do what at a path as far as the caller may know: where what stands there is hidden
+    from it, that, and what hides it on the way there, grants and closes nothing, as what does not
+    exist.
+    """
+    relative = path.below(sight.access.mount)
+    if sight.sees(relative, is_topic=is_topic):
+        return access
+    for length in range(1, len(relative) + 1):
+        place = Place(relative[:length], is_topic and length == len(relative))
+        if not sight.sees(place.relative, is_topic=place.is_topic):
+            access = replace(access, tree=access.loaded().cut(place)[0])
+    return access
+
+
+def kind_asked(sight: Sight, path: Path, kind: Kind | None) -> Kind:
+    """Which kind a question about rights is of; where nothing is that the caller may know of, a
+    topic would be.
+
+    Raises:
+        NotAuthoritative: what lies beyond a mount is another cluster's to say.
+    """
+    if kind is not None:
+        return kind
+    meant = meant_kind(sight, path, None)
+    if meant is not None or not is_known(sight, path):
+        return meant or Kind.TOPIC
+    try:
+        return standing(sight.snapshot, sight.access.mount, path, None).entry.kind
+    except NotAuthoritative:
+        raise
+    except KdirError:
+        return Kind.TOPIC
 
 
 def kind_there(sight: Sight, path: Path, kind: Kind | None) -> Kind | None:
@@ -186,6 +234,9 @@ def veiled(sight: Sight, error: KdirError, command: Command) -> KdirError:
     there are directories above what it asks for, it knows.
     """
     facts = error.metadata
+    if isinstance(error, (QuotaExceeded, InvalidArgument)):
+        is_shown = "used" not in facts or _sees_all_below(sight, facts.get("path", ""))
+        return error if is_shown else _without_use(error)
     if facts.get("path") in _above(command):
         return error
     match error:
@@ -255,6 +306,28 @@ def _is_hidden_topic(sight: Sight, physical_name: str) -> bool:
 def _sees_all_in(sight: Sight, text: str) -> bool:
     path = _below(sight, text)
     return path is None or sight.sees_all_in(path.below(sight.access.mount))
+
+
+def _sees_all_below(sight: Sight, text: str) -> bool:
+    """Whether nothing is hidden of what a quota counts; one above the mount counts all of it."""
+    path = _below(sight, text)
+    return sight.sees_all_in(() if path is None else path.below(sight.access.mount))
+
+
+def _without_use(error: QuotaExceeded | InvalidArgument) -> KdirError:
+    """A refusal for a quota, without how much of it is used."""
+    facts = {key: error.metadata[key] for key in ("field", "limit", "path")}
+    field, limit, path = facts["field"], facts["limit"], facts["path"]
+    if isinstance(error, QuotaExceeded):
+        return QuotaExceeded(
+            f"{path} allows {limit} by {field}, and there is no room for more", metadata=facts
+        )
+    return InvalidArgument(
+        f"{field}: not given, and {path} allows {limit} below it: how many the broker would make "
+        f"by default is not known here; say how many (--partitions), or set partitions on a "
+        f"directory",
+        metadata=facts,
+    )
 
 
 def _below(sight: Sight, text: str) -> Path | None:

@@ -48,9 +48,13 @@ _ARMING: Final = "authorizing:authorizing_on"
 
 
 def _on_cluster(
-    operation: Operation, threads: Threads = Threads.CALLS, *, while_loading: bool = False
+    operation: Operation,
+    threads: Threads = Threads.CALLS,
+    *,
+    while_loading: bool = False,
+    also: str = "",
 ) -> Check:
-    takes = f"{operation.name} on the cluster"
+    takes = f"{operation.name} on the cluster{also}"
     return Check(
         takes=takes, by=_ADMIN, cluster=operation, while_loading=while_loading, threads=threads
     )
@@ -90,19 +94,20 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
             "cluster, too"
         ),
         "DirectoryService/DeleteEntry": _command(
-            "DELETE on the entry, and on all below it that has grants of its own"
+            "DELETE on the entry, and on all below it that has grants of its own; of a mount: "
+            "ALTER on the cluster, too"
         ),
         "DirectoryService/MoveEntry": _command(
             "ALTER on the entry and on all below it that has grants of its own, ALTER and CREATE "
             "on the directory that it comes into; where a mount moves: ALTER on the cluster, too"
         ),
         "WatchService/Watch": Check(
-            takes="DESCRIBE on the entry of each event",
+            takes="DESCRIBE on the entry of each event, then and now",
             by="sight:Sight.event",
             threads=Threads.STREAMS,
         ),
         "WatchService/ListChanges": Check(
-            takes="DESCRIBE on the entry of each event", by="sight:Sight.event"
+            takes="DESCRIBE on the entry of each event, then and now", by="sight:Sight.event"
         ),
         "FederationService/Link": Check(
             takes="a certificate of the child's cluster id; without certificates CLUSTER_ACTION on "
@@ -117,7 +122,9 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
             by="sight:Sight.may_refer",
         ),
         "ScanService/ScanTopics": Check(
-            takes="DESCRIBE on the directory, and on each topic", by="sight:Sight.sees"
+            takes="DESCRIBE on something in the directory, and on each topic, in the tree that is "
+            "read and now",
+            by="sight:Sight.sees",
         ),
         "PolicyService/GetEffectivePolicies": Check(takes="DESCRIBE on the entry", by=_SEES),
         "PolicyService/PlanArming": _ARMS,
@@ -126,16 +133,22 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "AccessService/RemoveGrants": _GRANTS,
         "AccessService/ListGrants": Check(takes="DESCRIBE on the entry", by=_SEES),
         "AccessService/CheckAccess": Check(
-            takes="of oneself nothing; of others DESCRIBE on the entry", by="present:may_ask_about"
+            takes="of oneself nothing, of what is hidden as of what is not there; of others "
+            "DESCRIBE on the entry",
+            by="present:may_ask_about",
         ),
         "AccessService/AuthorizeAny": Check(
             takes="of oneself nothing; of others DESCRIBE on the cluster",
             by=_ADMIN,
             cluster=Operation.DESCRIBE,
         ),
-        "AdminService/GetStatus": _on_cluster(Operation.DESCRIBE, while_loading=True),
+        "AdminService/GetStatus": _on_cluster(
+            Operation.DESCRIBE, while_loading=True, also="; of entries what it may DESCRIBE"
+        ),
         "AdminService/AdoptTopics": _on_cluster(Operation.ALTER, Threads.WRITES),
-        "AdminService/ListDrift": _on_cluster(Operation.DESCRIBE),
+        "AdminService/ListDrift": _on_cluster(
+            Operation.DESCRIBE, also=", and DESCRIBE on each entry that is listed"
+        ),
         "AdminService/Acknowledge": _on_cluster(Operation.ALTER, Threads.WRITES),
         "AdminService/FinalizeFeatures": _on_cluster(Operation.ALTER, Threads.WRITES),
         "AdminService/DetachParent": _on_cluster(Operation.ALTER, Threads.WRITES),

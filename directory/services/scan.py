@@ -1,18 +1,21 @@
 """ScanService: all topics of one cluster in resumable pages, for the index.
 
 Parts of a scan are by a hash of the topic's name, so that they are disjoint and whole whatever
-changes meanwhile. A scan reads one snapshot as long as this server holds it (the last few scans);
-on another server, or later, it goes on in the newest one: the authority of each page says which.
+changes meanwhile. A scan reads one snapshot as long as this server holds it: the last few scans,
+each for the caller that began it and for some minutes. On another server, or later, it goes on in
+the newest one: the authority of each page says which. A topic is in it that the caller may describe
+now, and might in the snapshot that is read.
 """
 
 from __future__ import annotations
 
 import bisect
 import threading
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kdir.v1 import scan_pb2
@@ -34,10 +37,16 @@ __all__ = ["ScanService"]
 _PAGE: Final = 5_000
 _MAX_SHARDS: Final = 1_024
 _HELD: Final = 8
+_HELD_SECONDS: Final = 600.0
+"""Since its last page; a scan that nobody goes on with keeps a tree in memory."""
 _LOOK: Final = 512
 """So many topics are passed between two looks whether the caller still waits."""
 
 _Place = tuple[str, ...]
+_Key = tuple[str, str, str, str, int]
+"""Principal, host, path, incarnation and revision: a page token is not signed, so what it names is
+held for one caller.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,9 @@ class _Scan:
 
     snapshot: Snapshot
     places: tuple[tuple[_Place, int], ...]
+    sight: Sight
+    """What the caller saw in it."""
+    used_at: float
 
 
 class ScanService(Service):
@@ -57,7 +69,7 @@ class ScanService(Service):
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
         self._lock = threading.Lock()
-        self._held: OrderedDict[tuple[str, str, int], _Scan] = OrderedDict()
+        self._held: OrderedDict[_Key, _Scan] = OrderedDict()
 
     def handlers(self) -> Mapping[str, Handler]:
         return {"ScanTopics": self.scan_topics}
@@ -75,9 +87,12 @@ class ScanService(Service):
             )
         query = f"{path} {request.shard}/{shards}"
         token = PageToken.parse(request.page_token, "scan", query) if request.page_token else None
-        # Who may see what is as it is now, however old the snapshot that a scan goes on in.
-        sight = self._hosting.sight(cluster, self._hosting.read(cluster, "", call), call)
-        scan = self._scan(cluster, path, token, call) if sight.may_pass(path) else None
+        newest = self._hosting.read(cluster, "", call)
+        sight = self._hosting.sight(cluster, newest, call)
+        scan = None
+        if sight.may_pass(path):
+            scan = self._held_scan(path, token, call) if token is not None else None
+            scan = scan or self._begun(cluster, path, newest, sight, call)
         if scan is None:
             raise sight.absent(path)
         snapshot = scan.snapshot
@@ -97,27 +112,35 @@ class ScanService(Service):
         path = Path.parse(request.path)
         return self._hosting.owner_of(path), path
 
-    def _scan(
-        self, cluster: Cluster, path: Path, token: PageToken | None, call: Call
+    def _held_scan(self, path: Path, token: PageToken, call: Call) -> _Scan | None:
+        """What the caller's scan reads that a token is of; None where it is not held any more."""
+        key = (call.principal, call.host, str(path), token.incarnation, token.revision)
+        now = time.monotonic()
+        with self._lock:
+            while self._held and now - next(iter(self._held.values())).used_at >= _HELD_SECONDS:
+                self._held.popitem(last=False)
+            scan = self._held.get(key)
+            if scan is not None:
+                self._held[key] = replace(scan, used_at=now)
+                self._held.move_to_end(key)
+        return scan
+
+    def _begun(
+        self, cluster: Cluster, path: Path, snapshot: Snapshot, sight: Sight, call: Call
     ) -> _Scan | None:
-        """What the scan reads; None where there is no directory."""
-        if token is not None:
-            with self._lock:
-                held = self._held.get((str(path), token.incarnation, token.revision))
-            if held is not None:
-                return held
-        snapshot = self._hosting.read(cluster, "", call)
-        key = (str(path), snapshot.incarnation, snapshot.revision)
+        """A scan of the newest tree, held from now on; None where there is no directory."""
         start = path.below(cluster.mount)
         directory_id = snapshot.find_directory(start)
         if directory_id is None:
             return None
+        key = (call.principal, call.host, str(path), snapshot.incarnation, snapshot.revision)
         with self._lock:
             scan = self._held.get(key)
         if scan is None:
-            scan = _Scan(snapshot, tuple(_directories(snapshot, start, directory_id, call)))
+            places = tuple(_directories(snapshot, start, directory_id, call))
+            scan = _Scan(snapshot, places, sight, time.monotonic())
         with self._lock:
-            self._held[key] = scan
+            self._held[key] = replace(scan, used_at=time.monotonic())
             self._held.move_to_end(key)
             while len(self._held) > _HELD:
                 self._held.popitem(last=False)
@@ -169,7 +192,7 @@ def _fill(
         node = scan.snapshot.node(directory_id)
         if node is None:
             continue
-        hides = not sight.sees_all_in(directory)
+        sights = [one for one in (sight, scan.sight) if not one.sees_all_in(directory)]
         inherited = answers.inherited(directory_id)
         owner = inherited.owner if inherited is not None else ""
         base = "".join(f"/{segment}" for segment in (*mount, *directory))
@@ -179,7 +202,7 @@ def _fill(
             passed += 1
             if passed % _LOOK == 0:
                 call.check()
-            if hides and not sight.sees((*directory, name), is_topic=True):
+            if not all(one.sees((*directory, name), is_topic=True) for one in sights):
                 continue
             if shards > 1 and zlib.crc32(name.encode()) % shards != shard:
                 continue

@@ -17,12 +17,11 @@ from kdir.v1 import resolve_pb2, watch_pb2
 from directory.authorization.access import HERE, Access, Within
 from directory.authorization.audit import AuditLevel, audit_line
 from directory.authorization.decision import Decision, Reason
-from directory.authorization.grant import Operation, Permission, ResourceKind
+from directory.authorization.grant import Operation, ResourceKind
 from directory.authorization.principals import ANONYMOUS, Caller
-from directory.authorization.rules import Question, Rules
+from directory.authorization.rules import Question
 from directory.authorization.tree import Place
 from directory.cluster import Cluster
-from directory.grant_messages import stored_grant
 from directory.namespace.entry import Kind
 from directory.namespace.ground import follow, standing
 from directory.namespace.lookup import (
@@ -174,6 +173,12 @@ class Sight:
         decision = self.decide(_DESCRIBE, Place(mount.below(self._mount)))
         return decision.allowed or decision.grant is None
 
+    def shows_all(self) -> bool:
+        """Whether numbers and names of all entries may be shown: to whom nothing is hidden from,
+        and to whom may back up the cluster.
+        """
+        return self.sees_all_in(()) or self.may_do(Operation.ALTER, ResourceKind.CLUSTER)
+
     def may_do(self, operation: Operation, resource: ResourceKind) -> bool:
         """Whether the caller may do something with the cluster's own root directory."""
         return self.sees_all or self.decide(Question.of(operation, resource), HERE).allowed
@@ -300,7 +305,9 @@ class Sight:
         kind: Kind | None = None,
         resource: ResourceKind = ResourceKind.TOPIC,
     ) -> None:
-        """That the caller may do something on an entry, which is there.
+        """That the caller may do something on an entry, which is there. What it may not describe is
+        not there for it, whatever else it may do there; but whom an entry's own grant allows it
+        knows of the entry, and who may ALTER it could remove what hides it.
 
         Raises:
             PermissionDenied: it may not, though it may describe it.
@@ -311,11 +318,12 @@ class Sight:
         question = Question.of(operation, resource)
         decision = self.decide(question, place)
         self._told(question, path, decision)
-        if decision.allowed:
+        if decision.allowed and (decision.path == path or operation is Operation.ALTER):
             return
         if resource is ResourceKind.TOPIC and not self.sees(relative, is_topic=place.is_topic):
             raise self.absent(path)
-        raise self.denied(operation, path, decision, resource)
+        if not decision.allowed:
+            raise self.denied(operation, path, decision, resource)
 
     def require_cluster(self, operation: Operation, purpose: str = "") -> None:
         """That the caller may do something with the cluster as such; ``purpose`` is what for, as
@@ -397,25 +405,33 @@ class Sight:
 
     # -- changes ---------------------------------------------------------------------------------
 
-    def event(
-        self, event: watch_pb2.ChangeEvent, *, past: bool = False
-    ) -> watch_pb2.ChangeEvent | None:
+    def knows_since(self, revision: int) -> bool:
+        """True if it is known what the caller might see at this revision, and at each since."""
+        return self.sees_all or self._cluster.access_history.at(revision) is not None
+
+    def event(self, event: watch_pb2.ChangeEvent) -> watch_pb2.ChangeEvent | None:
         """What the caller may see of a change; None: nothing. What moves out of sight is gone, what
-        moves into it is new. Of the past of an entry that is gone, or elsewhere, nothing is told:
-        the grants that it had there are not known any more.
+        moves into it is new.
+
+        A place is shown to whom might describe it at the revision of the change, as it was right
+        before where the entry leaves it, and may now. Where that is not known, and where it was
+        hidden then, a change is shown only of an entry that still is where the change left it.
         """
         if self.sees_all:
             return event
-        if past and event.HasField("after") and not self._is_there(event):
-            return None
-        kind = Kind(event.kind) if event.kind else None
         if f"/{DELETED}/" in event.path:
-            return None  # its removal was told, and who might see it then is not known any more
+            return None  # its removal was shown, by where it was then
+        kind = Kind(event.kind) if event.kind else None
         gone = not event.HasField("after")
-        now = self._may_hear(event, event.path, kind, gone=gone)
+        now = self.sees_path(Path.parse(event.path), kind) and (
+            self._saw(event.path, kind, event.revision - gone)
+            or (not gone and self._is_there(event))
+        )
         if not event.path_before:
             return event if now else None
-        before = self._may_hear(event, event.path_before, kind, gone=False)
+        before = self.sees_path(Path.parse(event.path_before), kind) and self._saw(
+            event.path_before, kind, event.revision - 1
+        )
         if now and before:
             return event
         if not (now or before):
@@ -423,17 +439,19 @@ class Sight:
         part = watch_pb2.ChangeEvent()
         part.CopyFrom(event)
         part.path_before = ""
-        part.ClearField("after" if before else "before")
-        part.action = watch_pb2.CHANGE_ACTION_DELETE if before else watch_pb2.CHANGE_ACTION_INSERT
-        if before:
-            part.path = event.path_before
+        if now:
+            part.ClearField("before")
+            part.action = watch_pb2.CHANGE_ACTION_INSERT
+            return part
+        for of_its_new_place in ("after", "parent_id", "effective"):
+            part.ClearField(of_its_new_place)
+        part.action = watch_pb2.CHANGE_ACTION_DELETE
+        part.path = event.path_before
         return part
 
     def _is_there(self, event: watch_pb2.ChangeEvent) -> bool:
         """Whether the entry of a change is where the change left it."""
         path = Path.parse(event.path)
-        if not self._mount.is_prefix_of(path):
-            return False
         try:
             kind = Kind(event.kind) if event.kind else None
             found = standing(self.snapshot, self._mount, path, kind)
@@ -441,18 +459,22 @@ class Sight:
             return False
         return found.entry.entry_id == event.entry_id
 
-    def _may_hear(
-        self, event: watch_pb2.ChangeEvent, text: str, kind: Kind | None, *, gone: bool
-    ) -> bool:
+    def _saw(self, text: str, kind: Kind | None, revision: int) -> bool:
+        """Whether the caller might describe what stood at a path, at a revision."""
+        then = self._cluster.access_history.at(revision)
         path = Path.parse(text)
-        if not self._mount.is_prefix_of(path) or not self.sees_path(path, kind):
+        if then is None or not then.mount.is_prefix_of(path):
             return False
-        if not gone or not event.HasField("grants_before"):
-            return True
-        # Its own grants went with it.
+        if then.tree is self.access.tree and then.inherited == self.access.inherited:
+            return self.sees_path(path, kind)
+        relative = path.below(then.mount)
+        kinds = (True, False) if kind is None and relative else (kind is Kind.TOPIC,)
         try:
-            rules = Rules.of(map(stored_grant, event.grants_before.grants))
-        except ValueError:
-            return False
-        mine = [rules.by_key[key] for key in self.caller.keys if key in rules.by_key]
-        return not any(own.find(Permission.DENY, _DESCRIBE) for own in mine)
+            return any(
+                then.decide(
+                    self.caller, _DESCRIBE, Place(relative, one), age_seconds=self._age_seconds
+                ).allowed
+                for one in kinds
+            )
+        except NotReady:
+            return False  # what was inherited then could not be read

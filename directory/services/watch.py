@@ -39,7 +39,8 @@ class WatchService(Service):
     ) -> Iterator[watch_pb2.WatchResponse]:
         """Changes at or below a path, one response a revision, checkpoints when idle.
 
-        Ends with RESYNC when the changes after the token are no longer held, or the watcher lags.
+        Ends with RESYNC when the changes after the token are no longer held, or who might see them
+        is not known any more, or the watcher lags.
         """
         path = Path.parse(request.path)
         cluster = self._hosting.owner_of(path, or_above=True)
@@ -49,7 +50,11 @@ class WatchService(Service):
         position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
         after = position.revision if position is not None else snapshot.revision
         idle_seconds = float(request.checkpoint_seconds or 10)
-        self._may_hear(cluster, snapshot, path, call)
+        if not self._may_hear(cluster, snapshot, path, call).knows_since(after):
+            raise Resync(
+                f"who might see what at revision {after} is not known here any more: list again, "
+                f"then watch"
+            )
         subscription = cluster.history.follow(after)
         call.on_end(subscription.close)
         try:
@@ -96,7 +101,7 @@ class WatchService(Service):
             Absent: nothing at or below the path is, or is any more, the caller's to see. Where it
                 might hear of a new entry it hears nothing of one that is hidden.
         """
-        sight = self._hosting.sight(cluster, snapshot, call)
+        sight = self._hosting.sight(cluster, snapshot, call, past=True)
         if not (sight.may_pass(path) or may_come(sight, path)):
             raise sight.absent(path)
         return sight
@@ -133,7 +138,7 @@ class WatchService(Service):
                 if len(events) >= size or left <= 0:
                     break
                 before = revision
-                for event in _heard(reversed(group), path, sight, past=True):
+                for event in _heard(reversed(group), path, sight):
                     left -= event.ByteSize()
                     events.append(event)
         response.events.extend(events)
@@ -154,10 +159,10 @@ def call_with_wait(call: Call) -> Call:
 
 
 def _heard(
-    events: Iterable[watch_pb2.ChangeEvent], path: Path, sight: Sight, *, past: bool = False
+    events: Iterable[watch_pb2.ChangeEvent], path: Path, sight: Sight
 ) -> Iterator[watch_pb2.ChangeEvent]:
     for event in events:
-        if _concerns(event, path) and (seen := sight.event(event, past=past)) is not None:
+        if _concerns(event, path) and (seen := sight.event(event)) is not None:
             yield seen
 
 

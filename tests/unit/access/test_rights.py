@@ -188,7 +188,7 @@ def test_names_in_kafka_follow_the_path_or_a_rule_of_an_operator(house: Make) ->
     kafka = {"bootstrap": ["127.0.0.1:1"], "ceiling": ["create"], "rules": rules}
     la = house(kafka=kafka)
     la.mkdir("/la/work/" + "payments-" * 20)
-    la.grant("bob", "create", "/la/work")
+    la.grant("bob", "create,describe", "/la/work")
 
     def named(path: str, name: str) -> directory_pb2.CreateEntryRequest:
         return creating(path, topic=entry_pb2.Topic(physical_name=name))

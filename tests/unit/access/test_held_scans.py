@@ -1,0 +1,84 @@
+"""A scan that is held goes on for the caller that began it, for a while, and for nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kdir.v1 import directory_pb2, scan_pb2
+
+from directory.services import scan
+from tests.unit.access.conftest import ADMIN, House, topic
+
+Make = Callable[..., House]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """One kind is enough: what is asked here is decided in memory."""
+    return f"sqlite:///{tmp_path}/la.sqlite"
+
+
+@pytest.fixture
+def la(house: Make) -> House:
+    made = house()
+    made.mkdir("/la/p/hid")
+    for path in ("/la/p/a", "/la/p/b", "/la/p/hid/x", "/la/p/z"):
+        topic(made, path)
+    made.grant("bob", "describe", "/la/p")
+    made.grant("bob", "-describe", "/la/p/hid")
+    return made
+
+
+def page(la: House, who: str, token: str = "") -> scan_pb2.ScanTopicsResponse:
+    request = scan_pb2.ScanTopicsRequest(path="/la/p", page_size=1, page_token=token)
+    answer: scan_pb2.ScanTopicsResponse = la.ask(who, "ScanTopics", request)
+    return answer
+
+
+def paths(la: House, who: str, token: str) -> list[str]:
+    found: list[str] = []
+    while token:
+        answer = page(la, who, token)
+        found += [one.path for one in answer.entries]
+        token = answer.next_page_token
+    return found
+
+
+def forget(la: House) -> None:
+    """What was hidden goes, and its deny with it."""
+    request = directory_pb2.DeleteEntryRequest(path="/la/p/hid", recursive=True)
+    la.ask(ADMIN, "DeleteEntry", request)
+
+
+def test_what_was_hidden_in_the_snapshot_of_a_scan_stays_so(la: House) -> None:
+    begun = page(la, "bob").next_page_token
+    forget(la)
+    assert paths(la, "bob", begun) == ["/la/p/b", "/la/p/z"]
+
+
+def test_nobody_goes_on_in_the_scan_of_another(la: House) -> None:
+    begun = page(la, ADMIN)
+    forget(la)
+    answer = page(la, "bob", begun.next_page_token)  # nothing in it is signed
+    assert answer.authority.revision > begun.authority.revision
+    assert paths(la, "bob", begun.next_page_token) == ["/la/p/b", "/la/p/z"]
+    mine = page(la, ADMIN, begun.next_page_token)
+    assert mine.authority.revision == begun.authority.revision
+
+
+def test_a_right_that_is_gone_ends_what_a_scan_shows(la: House) -> None:
+    begun = page(la, "bob").next_page_token
+    la.grant("bob", "-describe", "/la/p/z")
+    assert paths(la, "bob", begun) == ["/la/p/b"]
+
+
+def test_a_scan_is_held_for_a_while_only(la: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = page(la, "bob")
+    topic(la, "/la/p/new")
+    held = page(la, "bob", begun.next_page_token)
+    assert held.authority.revision == begun.authority.revision
+    monkeypatch.setattr(scan, "_HELD_SECONDS", 0.0)
+    later = page(la, "bob", begun.next_page_token)
+    assert later.authority.revision > begun.authority.revision

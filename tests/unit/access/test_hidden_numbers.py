@@ -1,0 +1,253 @@
+"""Numbers, status and questions about rights are of what the caller sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
+from kdir.v1 import access_pb2, admin_pb2, directory_pb2, entry_pb2, policies_pb2
+
+from directory.codec import ProtoCodec
+from directory.kafka.drift import Drift
+from directory.namespace.entry import Directory, Kind, Provision
+from directory.namespace.keys import entry_key
+from directory.services import admin
+from directory.store.base import Put
+from resolver.errors import PermissionDenied, QuotaExceeded, VanishGuard
+from resolver.path import Path as EntryPath
+from tests.unit.access.conftest import ADMIN, House, topic
+
+Make = Callable[..., House]
+CLUSTER = access_pb2.RESOURCE_KIND_CLUSTER
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """One kind is enough: what is asked here is decided in memory."""
+    return f"sqlite:///{tmp_path}/la.sqlite"
+
+
+@pytest.fixture
+def la(house: Make) -> House:
+    """Two topics and a directory that bob sees, two topics and a directory that he does not."""
+    made = house()
+    made.mkdir("/la/p/hidd")
+    for path, partitions in (("a", 3), ("t", 5), ("hidd/x", 7), ("hidb", 11)):
+        topic(made, f"/la/p/{path}", partitions=partitions)
+    request = directory_pb2.UpdateEntryRequest(
+        path="/la/p",
+        entry={"policies": {"max_topics": 4, "max_partitions": 100}},
+        update_mask=FieldMask(paths=["policies.max_topics", "policies.max_partitions"]),
+    )
+    made.ask(ADMIN, "UpdateEntry", request)
+    made.grant("bob", "describe", "/la")
+    made.grant("bob", "describe", "/la", kind=CLUSTER)
+    for hidden in ("/la/p/hidd", "/la/p/hidb"):
+        made.grant("bob", "-describe", hidden)
+    return made
+
+
+# -- quotas ---
+
+
+def uses(la: House, who: str) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for path in ("/la/p", "/la/p/a"):
+        got = la.ask(who, "GetEntry", directory_pb2.GetEntryRequest(path=path))
+        asked = policies_pb2.GetEffectivePoliciesRequest(path=path)
+        values = la.ask(who, "GetEffectivePolicies", asked).values
+        for one in (*got.quotas, *(value for value in values if value.HasField("used"))):
+            found.setdefault(one.field, set()).add(one.used)
+    return found
+
+
+def test_how_much_of_a_quota_is_used_is_of_what_is_seen(la: House) -> None:
+    assert uses(la, "bob") == {"max_topics": {2}, "max_partitions": {8}}
+    assert uses(la, ADMIN) == {"max_topics": {4}, "max_partitions": {26}}
+
+
+def test_a_systems_directory_counts_for_no_quota_seen_or_not(la: House) -> None:
+    parent = la.cluster.replica.snapshot.find_directory(("p",))
+    assert parent is not None
+    made = ProtoCodec().encode(Directory(entry_id=4711))
+    la.put(Put(entry_key(parent, Kind.DIRECTORY, "__s"), made))
+    topic(la, "/la/p/__s/y", partitions=13)
+    assert uses(la, "bob") == {"max_topics": {2}, "max_partitions": {8}}
+    la.grant("bob", "-describe", "/la/p/__s")
+    assert uses(la, "bob") == {"max_topics": {2}, "max_partitions": {8}}
+
+
+def test_a_quota_that_is_exceeded_does_not_tell_by_how_much(la: House) -> None:
+    la.mkdir("/la/q")
+    topic(la, "/la/q/m")
+    la.grant("bob", "alter", "/la/q/m")
+    la.grant("bob", "alter,create", "/la/p")
+    request = directory_pb2.MoveEntryRequest(path="/la/q/m", new_path="/la/p/m")
+    refused = la.refusal("bob", "MoveEntry", request)
+    assert isinstance(refused, QuotaExceeded)
+    assert "used" not in refused.metadata
+    assert "has 4" not in refused.message
+    assert la.refusal(ADMIN, "MoveEntry", request).metadata["used"] == "4"
+
+
+def test_what_is_removed_is_counted_as_far_as_it_is_seen(la: House) -> None:
+    la.grant("bob", "delete", "/la/p")
+    request = directory_pb2.DeleteEntryRequest(path="/la/p", recursive=True)
+    gone = la.ask("bob", "DeleteEntry", request)
+    assert (gone.topic_count, gone.directory_count) == (2, 1)
+
+
+def test_a_plan_that_exceeds_a_quota_does_not_tell_by_how_much(la: House) -> None:
+    la.grant("bob", "alter", "/la/p")
+    request = directory_pb2.UpdateEntryRequest(
+        path="/la/p",
+        entry={"policies": {"max_topics": 1}},
+        update_mask=FieldMask(paths=["policies.max_topics"]),
+        validate_only=True,
+    )
+    (quota,) = la.ask("bob", "UpdateEntry", request).plan.quotas
+    assert (quota.limit, quota.used) == (1, 2)
+    (quota,) = la.ask(ADMIN, "UpdateEntry", request).plan.quotas
+    assert (quota.limit, quota.used) == (1, 4)
+
+
+# -- status and drift ---
+
+
+def status(la: House, who: str) -> admin_pb2.GetStatusResponse:
+    answer: admin_pb2.GetStatusResponse = la.ask(who, "GetStatus", admin_pb2.GetStatusRequest())
+    return answer
+
+
+def test_status_counts_what_is_seen(la: House) -> None:
+    seen = status(la, "bob")
+    assert (seen.topic_count, seen.directory_count) == (2, 1)
+    every = status(la, ADMIN)
+    assert (every.topic_count, every.directory_count) == (4, 2)
+
+
+def test_status_names_no_large_change_that_is_hidden(
+    la: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [admin_pb2.Progress(path=path) for path in ("/la/p/hidd", "/la/p/seen")]
+    monkeypatch.setattr(admin, "progress_of", lambda *_: rows)
+    assert [one.path for one in status(la, "bob").progress] == ["/la/p/seen"]
+    assert len(status(la, ADMIN).progress) == 2
+
+
+def test_status_names_no_record_that_is_hidden(la: House) -> None:
+    parent = la.cluster.replica.snapshot.find_directory(("p", "hidd"))
+    assert parent is not None
+    la.put(Put(entry_key(parent, Kind.TOPIC, "spoiled"), b"\xff\xff"))
+    seen = status(la, "bob")
+    assert seen.quarantined_count == 1
+    assert list(seen.quarantined) == []
+    (named,) = status(la, ADMIN).quarantined
+    assert "spoiled" in named
+    la.grant("bob", "alter", "/la", kind=CLUSTER)  # may back it up
+    assert len(status(la, "bob").quarantined) == 1
+
+
+def test_drift_of_what_is_hidden_is_not_listed(la: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(path: str, kind: Kind = Kind.TOPIC) -> Drift:
+        at = EntryPath.parse(path)
+        return Drift(at, "n", "partitions", "1", "2", Provision.ACTIVE, "waiting", kind)
+
+    rows = [
+        row("/la/p/a"),
+        row("/la/p/hidb"),
+        row("/la/p/hidd/x"),
+        row("/la/p/hidd", Kind.DIRECTORY),
+    ]
+    fake: Any = SimpleNamespace(drift=lambda _: rows, is_stopped=False)
+    monkeypatch.setattr(admin.AdminService, "_reconciler", lambda *_: (la.cluster, fake))
+    request = admin_pb2.ListDriftRequest()
+    seen = la.ask("bob", "ListDrift", request)
+    assert [one.path for one in seen.drifts] == ["/la/p/a"]
+    assert seen.omitted_count == 0
+    assert len(la.ask(ADMIN, "ListDrift", request).drifts) == 4
+
+
+# -- questions about rights ---
+
+
+def own(la: House, path: str, **fields: Any) -> Any:
+    request = access_pb2.CheckAccessRequest(
+        principal="User:bob",
+        path=path,
+        **{"operation": access_pb2.OPERATION_DESCRIBE, "explain": True, **fields},
+    )
+    answer = la.ask("bob", "CheckAccess", request)
+    answer.token = ""
+    return str(answer).replace(path.split("/")[3], "NAME")
+
+
+@pytest.mark.parametrize("hidden", ["hidd", "hidb"])
+def test_a_question_of_ones_own_rights_tells_of_nothing_that_is_hidden(
+    la: House, hidden: str
+) -> None:
+    for kind, operation in product(range(5), ("DESCRIBE", "READ", "ALTER")):
+        asked = {"kind": kind, "operation": f"OPERATION_{operation}"}
+        assert own(la, f"/la/p/{hidden}", **asked) == own(la, "/la/p/zzqz", **asked)
+        assert own(la, f"/la/p/{hidden}/q", **asked) == own(la, "/la/p/zzqz/q", **asked)
+
+
+def test_a_question_of_ones_own_rights_tells_of_no_hidden_mount(la: House) -> None:
+    entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id="kc-hidden"))
+    la.ask(ADMIN, "CreateEntry", directory_pb2.CreateEntryRequest(path="/la/p/hidm", entry=entry))
+    la.grant("bob", "-describe", "/la/p/hidm")
+    assert own(la, "/la/p/hidm/q") == own(la, "/la/p/zzqz/q")
+    assert own(la, "/la/p/hidm") == own(la, "/la/p/zzqz")
+
+
+# -- mounts ---
+
+
+def test_unmounting_takes_the_right_on_the_cluster_as_mounting_does(la: House) -> None:
+    entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id="kc-child"))
+    la.ask(ADMIN, "CreateEntry", directory_pb2.CreateEntryRequest(path="/la/p/m", entry=entry))
+    la.grant("bob", "delete", "/la/p")
+    request = directory_pb2.DeleteEntryRequest(path="/la/p/m")
+    refused = la.refusal("bob", "DeleteEntry", request)
+    assert isinstance(refused, PermissionDenied)
+    assert "unmounting a cluster needs ALTER on cluster la" in refused.message
+    la.grant("bob", "alter", "/la", kind=CLUSTER)
+    la.ask("bob", "DeleteEntry", request)
+
+
+# -- why Kafka is left alone ---
+
+
+def test_why_kafka_is_stopped_names_no_topic_to_whom_it_may_be_hidden(
+    house: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    la = house(kafka={"bootstrap": ["127.0.0.1:1"], "ceiling": ["configs"]})
+    la.mkdir("/la/p")
+    la.grant("bob", "describe", "/la", kind=CLUSTER)
+    la.grant("bob", "alter,alter-configs", "/la/p")
+    reconciler = la.cluster.reconciler
+    assert reconciler is not None
+    words = "1 of 1 topics vanished from Kafka: p.secret; nothing is done"
+
+    def stopped(*_: object, **__: object) -> None:
+        raise VanishGuard(words)
+
+    for name in ("plan", "arm"):
+        monkeypatch.setattr(type(reconciler.armory), name, stopped)
+    real = reconciler.status()
+    monkeypatch.setattr(type(reconciler), "status", lambda _: replace(real, stopped=words))
+    plan = policies_pb2.PlanArmingRequest(path="/la/p", aspect="configs")
+    arm = policies_pb2.ArmRequest(path="/la/p", aspect="configs", plan_hash="x")
+    for who, is_told in (("bob", False), (ADMIN, True)):
+        for method, request in (("PlanArming", plan), ("Arm", arm)):
+            refused = la.refusal(who, method, request)
+            assert isinstance(refused, VanishGuard)
+            assert ("p.secret" in refused.message) == is_told
+        assert ("p.secret" in status(la, who).kafka.stopped) == is_told
+        assert status(la, who).kafka.stopped

@@ -1,0 +1,208 @@
+"""A change is shown to whom might describe its entry then, and may now: whatever token a watch
+begins with, however late it is read, and whatever was closed or denied in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
+from kdir.v1 import directory_pb2, watch_pb2
+
+from resolver.errors import Resync
+from tests.unit.access.conftest import ADMIN, House
+
+Make = Callable[..., House]
+DELETE, INSERT = watch_pb2.CHANGE_ACTION_DELETE, watch_pb2.CHANGE_ACTION_INSERT
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """One kind is enough: what is asked here is decided in memory."""
+    return f"sqlite:///{tmp_path}/la.sqlite"
+
+
+def token(la: House) -> str:
+    return la.cluster.token_of(la.cluster.replica.snapshot)
+
+
+def watched(la: House, who: str, after: str, path: str = "/la") -> list[watch_pb2.ChangeEvent]:
+    """What a watch shows from a token on, up to now."""
+    end = la.cluster.replica.snapshot.revision
+    request = watch_pb2.WatchRequest(path=path, after_token=after, checkpoint_seconds=1)
+    stream = la.ask(who, "Watch", request)
+    found: list[watch_pb2.ChangeEvent] = []
+    next(stream)  # who answers
+    for response in stream:
+        found += response.events
+        if not response.events or response.events[-1].revision >= end:
+            break  # a checkpoint: nothing more is there
+    stream.close()
+    return found
+
+
+def listed(la: House, who: str, path: str = "/la") -> list[watch_pb2.ChangeEvent]:
+    answer = la.ask(who, "ListChanges", watch_pb2.ListChangesRequest(path=path))
+    return list(reversed(answer.events))
+
+
+def move(la: House, path: str, new_path: str) -> None:
+    la.ask(ADMIN, "MoveEntry", directory_pb2.MoveEntryRequest(path=path, new_path=new_path))
+
+
+def delete(la: House, path: str, *, recursive: bool = False) -> None:
+    request = directory_pb2.DeleteEntryRequest(path=path, recursive=recursive)
+    la.ask(ADMIN, "DeleteEntry", request)
+
+
+def hidden_then_removed(la: House) -> None:
+    la.mkdir("/la/p/secret/x")
+    delete(la, "/la/p/secret", recursive=True)
+
+
+def hidden_then_moved_into_sight(la: House) -> None:
+    la.mkdir("/la/p/secret/x")
+    move(la, "/la/p/secret/x", "/la/p/public")
+
+
+def hidden_itself_then_removed(la: House) -> None:
+    la.mkdir("/la/p/secret/x")
+    delete(la, "/la/p/secret/x")
+    delete(la, "/la/p/secret")
+
+
+HISTORIES = [hidden_then_removed, hidden_then_moved_into_sight, hidden_itself_then_removed]
+
+
+@pytest.mark.parametrize("happen", HISTORIES)
+@pytest.mark.parametrize("read", ["watched", "listed"])
+def test_what_was_denied_then_is_not_shown_later(
+    house: Make, happen: Callable[[House], None], read: str
+) -> None:
+    la = house()
+    la.mkdir("/la/p")
+    la.grant("bob", "describe", "/la/p")
+    before = token(la)
+    la.mkdir("/la/p/secret")
+    la.grant("bob", "-describe", "/la/p/secret")
+    happen(la)
+    la.mkdir("/la/p/seen")
+    events = watched(la, "bob", before) if read == "watched" else listed(la, "bob")
+    assert "/la/p/seen" in [one.path for one in events]
+    # That it was made, before it was denied, was to be seen; nothing was that came after the deny.
+    shown = [(one.action, one.path) for one in events if "secret" in one.path + one.path_before]
+    assert shown in ([], [(INSERT, "/la/p/secret")])
+
+
+@pytest.mark.parametrize("read", ["watched", "listed"])
+def test_what_was_closed_then_is_not_shown_later(house: Make, read: str) -> None:
+    la = house("open")
+    before = token(la)
+    la.mkdir("/la/p/shut", closed=True)
+    la.mkdir("/la/p/shut/x")
+    delete(la, "/la/p/shut/x")
+    delete(la, "/la/p/shut")
+    la.mkdir("/la/p/seen")
+    events = watched(la, "bob", before) if read == "watched" else listed(la, "bob")
+    assert "/la/p/seen" in [one.path for one in events]
+    assert not [one for one in events if "shut" in one.path]
+
+
+def test_a_closed_directory_that_is_removed_is_told_to_who_saw_it(house: Make) -> None:
+    la = house("open")
+    la.mkdir("/la/shut", closed=True)
+    la.grant("carol", "describe", "/la/shut")
+    before = token(la)
+    delete(la, "/la/shut")
+    assert [one.path for one in watched(la, "carol", before)] == ["/la/shut"]
+    assert watched(la, "bob", before) == []
+    assert [one.path for one in listed(la, "carol", "/la")][-1:] == ["/la/shut"]
+
+
+def test_a_watch_that_goes_on_misses_nothing_that_was_seen(house: Make) -> None:
+    la = house()
+    la.mkdir("/la/p")
+    la.grant("bob", "describe", "/la/p")
+    la.mkdir("/la/p/one")
+    before = token(la)
+    delete(la, "/la/p/one")
+    la.mkdir("/la/p/two")
+    move(la, "/la/p/two", "/la/p/three")
+    events = watched(la, "bob", before)
+    assert [(one.action, one.path) for one in events][:2] == [
+        (DELETE, "/la/p/one"),
+        (INSERT, "/la/p/two"),
+    ]
+    assert events[2].path_before == "/la/p/two"
+
+
+def test_a_slow_watch_is_judged_by_the_rights_of_each_change(house: Make) -> None:
+    la = house()
+    la.mkdir("/la/p")
+    la.grant("bob", "describe", "/la/p")
+    stream = la.ask("bob", "Watch", watch_pb2.WatchRequest(path="/la/p", checkpoint_seconds=1))
+    next(stream)
+    la.mkdir("/la/p/secret")
+    la.grant("bob", "-describe", "/la/p/secret")
+    la.mkdir("/la/p/secret/x")
+    delete(la, "/la/p/secret", recursive=True)
+    la.mkdir("/la/p/last")
+    heard: list[Any] = []
+    for response in stream:
+        heard += response.events
+        if heard and heard[-1].path == "/la/p/last":
+            break
+    stream.close()
+    # That it was made was to be seen, for a moment; what came after the deny was not.
+    assert [(one.action, one.path) for one in heard[:-1]] in ([], [(INSERT, "/la/p/secret")])
+
+
+def test_what_moves_out_of_sight_takes_its_new_place_with_it(house: Make) -> None:
+    la = house()
+    la.mkdir("/la/p/seen")
+    la.mkdir("/la/hidden")
+    request = directory_pb2.UpdateEntryRequest(
+        path="/la/hidden",
+        entry={"policies": {"owner": "secret-owner"}},
+        update_mask=FieldMask(paths=["policies.owner"]),
+    )
+    la.ask(ADMIN, "UpdateEntry", request)
+    la.grant("bob", "describe", "/la/p")
+    before = token(la)
+    move(la, "/la/p/seen", "/la/hidden/seen")
+    hidden_id = la.cluster.replica.snapshot.find_directory(("hidden",))
+    (gone,) = watched(la, "bob", before)
+    assert (gone.action, gone.path) == (DELETE, "/la/p/seen")
+    assert gone.parent_id != hidden_id
+    assert "secret-owner" not in str(gone)
+
+
+def test_where_the_rights_of_then_are_not_known_a_watch_begins_anew(house: Make) -> None:
+    la = house()
+    la.mkdir("/la/p")
+    before = token(la)
+    la.grant("bob", "describe", "/la/p")
+    later = token(la)
+    delete_me = "/la/p/one"
+    la.mkdir(delete_me)
+    delete(la, delete_me)
+    la.cluster.stop()
+    again = house()  # another server of the same store, later
+    with pytest.raises(Resync):
+        watched(again, "bob", before)
+    # Nobody's rights changed since: nothing is lost.
+    assert [one.action for one in watched(again, "bob", later)] == [INSERT, DELETE]
+    assert len(watched(again, ADMIN, before)) >= 3
+
+
+def test_where_nobody_ever_had_rights_a_watch_goes_on_whatever_its_token(house: Make) -> None:
+    la = house("open")
+    before = token(la)
+    la.mkdir("/la/p")
+    delete(la, "/la/p")
+    la.cluster.stop()
+    again = house("open")
+    assert [one.action for one in watched(again, "bob", before)] == [INSERT, DELETE]
