@@ -91,7 +91,7 @@ class NewDirectories:
             raise TypeError(f"not a store in etcd: {address}")
         codec = ProtoCodec()
         replica = Replica(store, codec)
-        writer = Writer(store, replica, codec, lambda: Path.parse(ground.MOUNT))
+        writer = Writer(store, replica, codec, lambda _: Path.parse(ground.MOUNT))
         parent = Path.parse(PARENT)
         replica.start()
         try:

@@ -105,7 +105,7 @@ class Cluster:
             store,
             self.replica,
             codec,
-            lambda: self.federation.mount,
+            self.mount_at,
             above=inherited_origins,
             bounds=config.limits.bounds,
             allow=lambda writes: self.members.allow(writes),  # noqa: PLW0108 - made below

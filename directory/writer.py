@@ -145,6 +145,7 @@ class Writer:
     """Writes to one store; used by any thread.
 
     Args:
+        mount: where the cluster hung at a snapshot.
         allow: raises for writes that not every server of the cluster can deal with yet.
         bounds: how much a command may put into an entry.
     """
@@ -154,7 +155,7 @@ class Writer:
         store: Store,
         replica: Replica,
         codec: Codec,
-        mount: Callable[[], Path],
+        mount: Callable[[Snapshot], Path],
         *,
         above: Callable[[Snapshot], Sequence[Level]] = lambda _: (),
         clock: Callable[[], float] = time.monotonic,
@@ -368,7 +369,7 @@ class Writer:
         try:
             rights = tuple(request.authorize(snapshot))
             may = True
-            planned = plan(snapshot, self._mount(), request.command, context)
+            planned = plan(snapshot, self._mount(snapshot), request.command, context)
         except KdirError as error:
             # What is in the way may be the effect of this very request's first try.
             if not request.validate_only and (known := self._answered(request)):

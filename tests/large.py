@@ -97,7 +97,7 @@ class Server:
         self.replica = Replica(store, CODEC)
         self.replica.start()
         eventually(lambda: self.replica.state.value == "serving")
-        self.writer = Writer(store, self.replica, CODEC, lambda: MOUNT)
+        self.writer = Writer(store, self.replica, CODEC, lambda _: MOUNT)
         self.reaper = Reaper(name, store, self.replica, self.writer, **reaper)
 
     def execute(self, command: Command, **options: Any) -> Written:

@@ -30,7 +30,7 @@ class One:
             self.store,
             self.replica,
             ProtoCodec(),
-            lambda: ROOT,
+            lambda _: ROOT,
             allow=lambda writes: self.members.allow(writes),  # noqa: PLW0108 - made below
         )
         self.at: tuple[str, ...] = (f"{name}:1",)

@@ -99,7 +99,7 @@ class World:
         self.replica = Replica(self.store, codec)
         self.replica.start()
         eventually(lambda: self.replica.state.value == "serving")
-        self.writer = Writer(self.store, self.replica, codec, lambda: MOUNT)
+        self.writer = Writer(self.store, self.replica, codec, lambda _: MOUNT)
         self.ceiling: frozenset[str] = settings.get("ceiling", ALL)
         self.now = 0.0
         self.unmanaged = ""

@@ -126,7 +126,7 @@ class AccessService(Service):
     def _topics_seen(self, cluster: Cluster, path: Path, written: Written, call: Call) -> int:
         """How many topics the grants are about, as far as the caller may know."""
         snapshot = written.snapshot or cluster.replica.snapshot
-        relative = path.segments[len(cluster.mount) :]
+        relative = path.segments[len(cluster.mount_at(snapshot)) :]
         sight = self._hosting.sight(cluster, snapshot, call)
         directory_id = snapshot.find_directory(relative)
         node = None if directory_id is None else snapshot.node(directory_id)
@@ -144,11 +144,12 @@ class AccessService(Service):
         """The grants set on an entry itself."""
         path = Path.parse(request.path)
         kind = kind_of(request.kind)
-        cluster = self._hosting.owner_of(path, holder=kind is Kind.MOUNT)
-        snapshot = self._hosting.read(cluster, request.token, call)
+        cluster, snapshot = self._hosting.read_owned(
+            path, request.token, call, holder=kind is Kind.MOUNT
+        )
         shown = self._hosting.sight(cluster, snapshot, call).find(path, kind, no_follow=True)
-        found = standing(snapshot, cluster.mount, path, shown)
-        relative = path.below(cluster.mount)
+        found = standing(snapshot, cluster.mount_at(snapshot), path, shown)
+        relative = path.below(cluster.mount_at(snapshot))
         place = Place(relative, found.entry.kind is Kind.TOPIC)
         return access_pb2.ListGrantsResponse(
             grants=map(grant_to_proto, snapshot.grants.grants_at(place)),
@@ -169,15 +170,14 @@ class AccessService(Service):
         resource = resource_kind_from_proto(request.resource_kind)
         operation = operation_from_proto(request.operation)
         question = Question.of(operation, resource, request.resource_name)
-        cluster = self._hosting.owner_of(path)
-        snapshot = self._hosting.read(cluster, request.token, call)
+        cluster, snapshot = self._hosting.read_owned(path, request.token, call)
         sight = self._hosting.sight(cluster, snapshot, call)
         age = _age(cluster)
         of_others = caller.principal != (call.principal or ANONYMOUS)
         if of_others and not may_ask_about(sight, path, kind_of(request.kind)):
             raise sight.absent(path)
         kind = kind_asked(sight, path, kind_of(request.kind))
-        relative = path.below(cluster.mount)
+        relative = path.below(cluster.mount_at(snapshot))
         is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceKind.TOPIC
         place = Place(relative, is_topic)
         access = self._hosting.guarding.access(cluster, snapshot)

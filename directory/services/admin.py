@@ -198,7 +198,9 @@ class AdminService(Service):
         owner = "" if asked is None else self._hosting.pick(asked).cluster_id
         cluster, reconciler = self._reconciler(owner)
         sight = self._hosting.guarding.require_admin(cluster, "AdminService/ListDrift", call)
-        path, mount, snapshot = asked or cluster.mount, cluster.mount, cluster.replica.snapshot
+        snapshot = cluster.replica.snapshot
+        mount = cluster.mount_at(snapshot)
+        path = asked or mount
         drifts = reconciler.drift(path)
         unarmed = unarmed_at(snapshot, mount, path) if request.unarmed else []
         shown = [

@@ -35,7 +35,7 @@ from directory.namespace.mapping import place, split_on
 from directory.namespace.snapshot import Snapshot
 from directory.services.call import Call
 from directory.services.enforcing import refuse_unenforced
-from directory.services.guarding import Guarding
+from directory.services.guarding import Guarding, check_owned
 from directory.services.present import (
     STOPPED,
     kind_there,
@@ -230,6 +230,9 @@ def _inherited_guards(cluster: Cluster, snapshot: Snapshot) -> tuple[Guard, ...]
 
 
 def _check(cluster: Cluster, sight: Sight, command: Command) -> None:
+    path = getattr(command, "path", None)
+    if path is not None:
+        check_owned(cluster, sight.access.mount, path)
     match command:
         case CreateDirectory() | CreateTopic() | CreateLink() | CreateMount():
             _check_creation(cluster, sight, command)

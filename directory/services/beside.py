@@ -44,7 +44,7 @@ def fill_beside(
     """Adds to the answer of one entry; nothing to that of links and mounts, and no numbers of what
     is hidden from the caller.
     """
-    relative = path.below(cluster.mount)
+    relative = path.below(cluster.mount_at(snapshot))
     if response.entry.HasField("topic"):
         way = follow(snapshot, relative[:-1])
         topic = snapshot.topic(way.node.entry_id, relative[-1])
@@ -70,7 +70,7 @@ def _quotas(
         policies_pb2.QuotaUse(
             field=one.field, set_at=one.path, limit=one.limit, used=seen_use(sight, one)
         )
-        for one in quotas_at(snapshot, cluster.mount, above_of(snapshot), node)
+        for one in quotas_at(snapshot, cluster.mount_at(snapshot), above_of(snapshot), node)
     )
 
 
@@ -81,6 +81,6 @@ def _of_topic(
     place: tuple[int, str],
     topic: Topic,
 ) -> None:
-    found = attended_of(snapshot, cluster.mount, place, topic)
+    found = attended_of(snapshot, cluster.mount_at(snapshot), place, topic)
     for field, state in sorted(found.items()):
         response.attention.add(state=state, field=field)

@@ -41,7 +41,7 @@ def unenforced(cluster: Cluster, snapshot: Snapshot) -> list[tuple[Path, str]]:
     """The clusters below that do not enforce what is handed down to them: the mount of each, and a
     sentence.
     """
-    mount = cluster.mount
+    mount = cluster.mount_at(snapshot)
     found = []
     for one in cluster.federation.lacking(mount, GRANTS):
         child = Path.parse(one.mount)

@@ -90,8 +90,8 @@ class DirectoryService(Service):
     ) -> directory_pb2.GetEntryResponse:
         """One entry itself; links and mounts are shown, not followed."""
         path = Path.parse(request.path)
-        cluster = self._hosting.owner_of(path, holder=request.kind == entry_pb2.ENTRY_KIND_MOUNT)
-        snapshot = self._hosting.read(cluster, request.token, call)
+        of_mount = request.kind == entry_pb2.ENTRY_KIND_MOUNT
+        cluster, snapshot = self._hosting.read_owned(path, request.token, call, holder=of_mount)
         kind = kind_of(request.kind)
         sight = self._hosting.sight(cluster, snapshot, call)
         shown = sight.find(path, kind, no_follow=True)
@@ -118,7 +118,7 @@ class DirectoryService(Service):
             raise Absent(f"{path} is no {kind.name.lower()}", path=path)
         if entry.HasField("mount"):
             _mount_state(cluster, path, entry.mount)
-        fill_seen(sight, path.below(cluster.mount), entry)
+        fill_seen(sight, path.below(sight.access.mount), entry)
         response = directory_pb2.GetEntryResponse(
             authority=cluster.authority(snapshot), entry=entry
         )
@@ -130,8 +130,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.ListEntriesResponse:
         """A page of a directory's children, or with ``recursive`` of all below it."""
         path = Path.parse(request.path)
-        cluster = self._hosting.owner_of(path)
-        snapshot = self._hosting.read(cluster, request.token, call)
+        cluster, snapshot = self._hosting.read_owned(path, request.token, call)
         sight = self._hosting.sight(cluster, snapshot, call)
         response = listing.list_entries(cluster, snapshot, path, request, call, sight)
         for entry in response.entries:
@@ -214,9 +213,9 @@ class DirectoryService(Service):
                 f'topics in Kafka; [kafka] ceiling = ["create"] would',
                 ceiling=" ".join(sorted(kafka.ceiling)) or "observe",
             )
-        where = forbidden_at(
-            cluster.replica.snapshot, cluster.mount, command.path, "create", Kind.TOPIC
-        )
+        snapshot = cluster.replica.snapshot
+        mount = cluster.mount_at(snapshot)
+        where = forbidden_at(snapshot, mount, command.path, "create", Kind.TOPIC)
         if where:
             _refuse_the_path(cluster, command)
             raise AboveCeiling(
@@ -233,7 +232,7 @@ class DirectoryService(Service):
         """
         while True:
             snapshot = cluster.replica.snapshot
-            relative = path.below(cluster.mount)
+            relative = path.below(cluster.mount_at(snapshot))
             parent = snapshot.find_directory(relative[:-1])
             topic = snapshot.topic(parent, relative[-1]) if parent is not None else None
             if topic is None:
@@ -342,11 +341,11 @@ class DirectoryService(Service):
     ) -> Seen | None:
         """What the caller sees in a directory of which something is hidden from it; None: all."""
         sight = self._hosting.sight(cluster, snapshot, call)
-        relative = path.segments[len(cluster.mount) :]
+        relative = path.segments[len(sight.access.mount) :]
         if sight.sees_all_in(relative):
             return None
         try:
-            entry = standing(snapshot, cluster.mount, path, kind).entry
+            entry = standing(snapshot, sight.access.mount, path, kind).entry
         except KdirError:
             return None  # planning says why not
         node = snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None

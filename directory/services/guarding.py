@@ -20,9 +20,10 @@ from directory.services.call import Call
 from directory.services.rights import cluster_check
 from directory.services.sight import Sight
 from directory.store.replica import ReplicaState
-from resolver.errors import NotReady, PermissionDenied
+from resolver.errors import NotAuthoritative, NotReady, PermissionDenied
+from resolver.path import Path
 
-__all__ = ["Guarding"]
+__all__ = ["Guarding", "check_owned"]
 
 _MOST_SIGHTS: Final = 256
 """Callers whose view of a snapshot is remembered."""
@@ -176,3 +177,18 @@ def _has_expired(cluster: Cluster, access: Access) -> bool:
     if access.grants_max_age_seconds is None or not access.inherited:
         return False
     return access.has_expired(cluster.unconfirmed_seconds() or 0.0)
+
+
+def check_owned(cluster: Cluster, mount: Path, path: Path, *, or_above: bool = False) -> None:
+    """That a path is a cluster's, which hangs at ``mount``; ``or_above``: or one above that.
+
+    Raises:
+        NotAuthoritative
+    """
+    if not (mount.is_prefix_of(path) or (or_above and path.is_prefix_of(mount))):
+        raise NotAuthoritative(
+            f"{path} is not below {mount}, where cluster {cluster.config.cluster} hangs; "
+            f"resolve it first",
+            path=path,
+            mount=mount,
+        )

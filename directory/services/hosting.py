@@ -16,7 +16,7 @@ from directory.services.answers import kind_of
 from directory.services.call import CURRENT, Call
 from directory.services.caller_slots import CallerSlots
 from directory.services.consistency import read_at
-from directory.services.guarding import Guarding
+from directory.services.guarding import Guarding, check_owned
 from directory.services.ready import Ready, error_part, with_authority_index
 from directory.services.sight import Sight
 from directory.store.replica import ReplicaState
@@ -25,7 +25,6 @@ from resolver.errors import (
     InvalidPath,
     KdirError,
     LimitExceeded,
-    NotAuthoritative,
 )
 from resolver.path import Path
 
@@ -88,14 +87,7 @@ class Hosting:
         """
         cluster = self.pick_holder(path) if holder else self.pick(path)
         cluster.check_mounted()
-        mount = cluster.mount
-        if not (mount.is_prefix_of(path) or (or_above and path.is_prefix_of(mount))):
-            raise NotAuthoritative(
-                f"{path} is not below {mount}, where cluster {cluster.config.cluster} hangs; "
-                f"resolve it first",
-                path=path,
-                mount=mount,
-            )
+        check_owned(cluster, cluster.mount, path, or_above=or_above)
         return cluster
 
     def named(self, cluster: str) -> Cluster:
@@ -128,6 +120,29 @@ class Hosting:
                 return one
         above = Path.parse(hello.mount).parent
         return self.pick(above)
+
+    def read_owned(
+        self,
+        path: Path,
+        token: str,
+        call: Call,
+        *,
+        holder: bool = False,
+        or_above: bool = False,
+        streams: bool = False,
+    ) -> tuple[Cluster, Snapshot]:
+        """The cluster that has the word about a path, and the snapshot that a call reads there.
+
+        The mount may move between the choice and the snapshot: the snapshot's own counts. What is
+        inherited below one mount never decides about a path below another.
+
+        Raises:
+            as ``owner_of`` and ``read``.
+        """
+        cluster = self.owner_of(path, holder=holder, or_above=or_above)
+        snapshot = self.read(cluster, token, call, streams=streams)
+        check_owned(cluster, cluster.mount_at(snapshot), path, or_above=or_above)
+        return cluster, snapshot
 
     def read(self, cluster: Cluster, token: str, call: Call, *, streams: bool = False) -> Snapshot:
         """The snapshot that a call reads; see ``consistency``. ``streams``: it holds no thread that

@@ -91,7 +91,7 @@ def list_entries(
 
 
 def _directory(cluster: Cluster, snapshot: Snapshot, path: Path) -> Node:
-    found = lookup(snapshot, path.below(cluster.mount), Kind.DIRECTORY)
+    found = lookup(snapshot, path.below(cluster.mount_at(snapshot)), Kind.DIRECTORY)
     match found:
         case DirectoryAt(node=node):
             return node
@@ -106,7 +106,7 @@ def _directory(cluster: Cluster, snapshot: Snapshot, path: Path) -> Node:
         case Unreadable(reason=reason):
             raise Internal(f"the record of {path} cannot be read: {reason}; see kdir doctor")
         case _:
-            nearest = cluster.mount.join(found.nearest)
+            nearest = cluster.mount_at(snapshot).join(found.nearest)
             # The mount itself is always there; one who may not see it is told of no other.
             where = "" if nearest == path else f"; the nearest directory is {nearest}"
             raise Absent(

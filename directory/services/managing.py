@@ -25,10 +25,10 @@ def may_change(
     """Whether kdir may change this in Kafka for the entry of a kind at a path; None: the topic,
     where there is one.
     """
-    kafka = cluster.config.kafka
-    if kafka is None or aspect not in kafka.ceiling or not cluster.mount.is_prefix_of(path):
+    kafka, mount = cluster.config.kafka, cluster.mount_at(snapshot)
+    if kafka is None or aspect not in kafka.ceiling or not mount.is_prefix_of(path):
         return False
-    return not forbidden_at(snapshot, cluster.mount, path, aspect, kind)
+    return not forbidden_at(snapshot, mount, path, aspect, kind)
 
 
 def refuse_removal(
@@ -44,15 +44,16 @@ def refuse_removal(
         return  # Kafka's topics are left alone
     if words := missing_word(snapshot, has_parent=bool(cluster.config.parent)):
         raise NotReady(words)
-    if not recursive or _is_topic(snapshot, path.below(cluster.mount), kind):
+    mount = cluster.mount_at(snapshot)
+    if not recursive or _is_topic(snapshot, path.below(mount), kind):
         return
-    directory_id = snapshot.find_directory(path.below(cluster.mount))
+    directory_id = snapshot.find_directory(path.below(mount))
     node = None if directory_id is None else snapshot.node(directory_id)
     if node is None:
         return
     for one in directories_below(snapshot, node):
         if one.directory.policies.manage.get("delete") is False:
-            below = cluster.mount.join(snapshot.path_of(one.entry_id) or ())
+            below = mount.join(snapshot.path_of(one.entry_id) or ())
             raise AboveCeiling(
                 f"{below} says manage.delete=false: its topics are not deleted in Kafka; remove or "
                 f"move it first, by itself",

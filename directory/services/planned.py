@@ -97,7 +97,7 @@ class _Telling:
         self._cluster = cluster
         self._command = command
         self._call = call
-        self._mount = cluster.mount
+        self._mount = cluster.mount_at(before)
         self._before = before
         self._after = before.apply(before.revision + 1, written.plan.writes)
         self._was = standing(before, self._mount, command.path, command.kind)

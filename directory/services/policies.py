@@ -158,8 +158,7 @@ class PolicyService(Service):
     ) -> policies_pb2.GetEffectivePoliciesResponse:
         """Each value that holds at a path: who set it where and when, and what it overrides."""
         path = Path.parse(request.path)
-        cluster = self._hosting.owner_of(path)
-        snapshot = self._hosting.read(cluster, request.token, call)
+        cluster, snapshot = self._hosting.read_owned(path, request.token, call)
         _refuse_unloaded(cluster, snapshot)
         prefer = Kind.DIRECTORY if request.directory else None
         sight = self._hosting.sight(cluster, snapshot, call)
@@ -173,12 +172,12 @@ class PolicyService(Service):
             changed = apply_changes(entry, changes, bounds, call.check)
             assert isinstance(changed, Directory | Topic)  # noqa: S101 - the kind stays
             response.topics_changed = _topics_changed(
-                sight, node, entry, changed.policies, call, path.below(cluster.mount)
+                sight, node, entry, changed.policies, call, path.below(sight.access.mount)
             )
             own = replace(changed.policies, stamps=_kept(changed.policies, entry.policies))
             wished, asked = changed, _changed(entry.policies, own)
         levels = facts.inherited_origins(snapshot)
-        levels += path_levels(snapshot, cluster.mount, node.entry_id)
+        levels += path_levels(snapshot, sight.access.mount, node.entry_id)
         if isinstance(entry, Directory):
             levels = [level for level in levels if level.path != str(path)]
         levels.append(Level(str(path), own))
@@ -187,7 +186,7 @@ class PolicyService(Service):
         if isinstance(entry, Topic):
             observed = _observed(entry)
             place = node.entry_id, path.name
-            noted = attended_of(snapshot, cluster.mount, place, entry)
+            noted = attended_of(snapshot, sight.access.mount, place, entry)
         armed = isinstance(wished, Directory) or Wishing(snapshot).of(node.entry_id, wished)
         for one in explain(levels):
             value = _value(one, observed, noted, str(path))
@@ -198,7 +197,7 @@ class PolicyService(Service):
                 elif is_new:
                     value.kafka_state = _NOT_SET
             response.values.append(value)
-        _fill_used(response, cluster, sight, entry, path)
+        _fill_used(response, sight, entry, path)
         response.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
         return response
 
@@ -207,7 +206,7 @@ def _found(
     cluster: Cluster, snapshot: Snapshot, path: Path, prefer: Kind | None
 ) -> tuple[Node, Directory | Topic]:
     """The directory at the path, or the one that holds the topic; and the entry itself."""
-    found = lookup(snapshot, path.segments[len(cluster.mount) :], prefer)
+    found = lookup(snapshot, path.segments[len(cluster.mount_at(snapshot)) :], prefer)
     match found:
         case TopicAt(parent_id=parent_id):
             node, topic = snapshot.node(parent_id), snapshot.topic(parent_id, path.segments[-1])
@@ -217,7 +216,11 @@ def _found(
         case DirectoryAt(node=node):
             return node, node.directory
         case Missing(nearest=nearest):
-            raise Absent(f"{path} does not exist", path=path, nearest=cluster.mount.join(nearest))
+            raise Absent(
+                f"{path} does not exist",
+                path=path,
+                nearest=cluster.mount_at(snapshot).join(nearest),
+            )
         case Unreadable(reason=reason):
             raise Internal(f"the record of {path} cannot be read: {reason}; see kdir doctor")
         case LinkAt() | MountAt():
@@ -338,7 +341,6 @@ def _value(
 
 def _fill_used(
     response: policies_pb2.GetEffectivePoliciesResponse,
-    cluster: Cluster,
     sight: Sight,
     entry: Directory | Topic,
     path: Path,
@@ -355,7 +357,7 @@ def _fill_used(
             return counted.topics if field == "max_topics" else counted.partitions
         here = snapshot.root
         if all(level.path != set_at for level in above):
-            here = follow(snapshot, Path.parse(set_at).below(cluster.mount)).node
+            here = follow(snapshot, Path.parse(set_at).below(sight.access.mount)).node
         return seen_use(sight, Quota(field, set_at, here.entry_id, 0))
 
     for value in response.values:

@@ -99,7 +99,7 @@ class ResolveService(Service):
                 f"{request.physical_name!r}",
                 cluster_id=cluster.cluster_id,
             )
-        answers.resolve(cluster.mount.join(found.relative), response.outcome, Kind.TOPIC)
+        answers.resolve(sight.access.mount.join(found.relative), response.outcome, Kind.TOPIC)
         resolution = response.outcome.resolution
         if resolution.container_too and not sight.sees(found.relative, is_topic=False):
             resolution.container_too = False

@@ -78,7 +78,7 @@ class ScanService(Service):
         self, request: scan_pb2.ScanTopicsRequest, call: Call
     ) -> scan_pb2.ScanTopicsResponse:
         """A page of topics."""
-        cluster, path = self._where(request)
+        cluster, newest, path = self._where(request, call)
         shards = request.shard_count or 1
         if request.shard >= shards or shards > _MAX_SHARDS:
             raise InvalidArgument(
@@ -87,7 +87,6 @@ class ScanService(Service):
             )
         query = f"{path} {request.shard}/{shards}"
         token = PageToken.parse(request.page_token, "scan", query) if request.page_token else None
-        newest = self._hosting.read(cluster, "", call)
         sight = self._hosting.sight(cluster, newest, call)
         scan = None
         if sight.may_pass(path):
@@ -104,13 +103,17 @@ class ScanService(Service):
             )
         return response
 
-    def _where(self, request: scan_pb2.ScanTopicsRequest) -> tuple[Cluster, Path]:
+    def _where(
+        self, request: scan_pb2.ScanTopicsRequest, call: Call
+    ) -> tuple[Cluster, Snapshot, Path]:
+        """The cluster and its newest tree, and the path that is meant; empty = the mount."""
         if not request.path:
             cluster = self._hosting.clusters[0]
             cluster.check_mounted()
-            return cluster, cluster.mount
+            snapshot = self._hosting.read(cluster, "", call)
+            return cluster, snapshot, cluster.mount_at(snapshot)
         path = Path.parse(request.path)
-        return self._hosting.owner_of(path), path
+        return *self._hosting.read_owned(path, "", call), path
 
     def _held_scan(self, path: Path, token: PageToken, call: Call) -> _Scan | None:
         """What the caller's scan reads that a token is of; None where it is not held any more."""
@@ -129,7 +132,7 @@ class ScanService(Service):
         self, cluster: Cluster, path: Path, snapshot: Snapshot, sight: Sight, call: Call
     ) -> _Scan | None:
         """A scan of the newest tree, held from now on; None where there is no directory."""
-        start = path.below(cluster.mount)
+        start = path.below(cluster.mount_at(snapshot))
         directory_id = snapshot.find_directory(start)
         if directory_id is None:
             return None

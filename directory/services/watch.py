@@ -43,9 +43,8 @@ class WatchService(Service):
         is not known any more, or the watcher lags.
         """
         path = Path.parse(request.path)
-        cluster = self._hosting.owner_of(path, or_above=True)
-        snapshot = self._hosting.read(
-            cluster, request.after_token, call_with_wait(call), streams=True
+        cluster, snapshot = self._hosting.read_owned(
+            path, request.after_token, call_with_wait(call), or_above=True, streams=True
         )
         position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
         after = position.revision if position is not None else snapshot.revision
@@ -115,8 +114,7 @@ class WatchService(Service):
     ) -> watch_pb2.ListChangesResponse:
         """Past changes, newest first."""
         path = Path.parse(request.path)
-        cluster = self._hosting.owner_of(path, or_above=True)
-        snapshot = self._hosting.read(cluster, "", call)
+        cluster, snapshot = self._hosting.read_owned(path, "", call, or_above=True)
         sight = self._may_hear(cluster, snapshot, path, call)
         size = page_size(request.page_size)
         before = snapshot.revision + 1

@@ -19,7 +19,7 @@ def main(address: str, name: str) -> None:
     store = open_store(address, "la")
     codec = ProtoCodec()
     replica = Replica(store, codec)
-    writer = Writer(store, replica, codec, lambda: Path.parse("/la"))
+    writer = Writer(store, replica, codec, lambda _: Path.parse("/la"))
     replica.start()
     replica.wait_for(0, 60)
     say("ready")

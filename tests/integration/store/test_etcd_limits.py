@@ -137,7 +137,7 @@ def test_S20_a_full_etcd_takes_no_writes_and_goes_on_answering(
         address = SharedEtcd(tuple(cluster.endpoints)).address()
         with closing(EtcdStore.open(address, "la")) as store:
             replica = Replica(store, CODEC)
-            writer = Writer(store, replica, CODEC, lambda: Path.parse("/la"))
+            writer = Writer(store, replica, CODEC, lambda _: Path.parse("/la"))
             replica.start()
             try:
                 replica.wait_for(0, 30)

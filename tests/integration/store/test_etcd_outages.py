@@ -173,7 +173,7 @@ def test_S17_a_command_asked_again_with_its_request_id_is_the_one_that_was_made(
         replica.start()
         stack.callback(replica.stop)
         replica.wait_for(0, 30)
-        writer = Writer(store, replica, CODEC, lambda: EntryPath.parse("/la"))
+        writer = Writer(store, replica, CODEC, lambda _: EntryPath.parse("/la"))
         put(store, (b"fresh", b""))
         command = CreateTopic(path=EntryPath.parse("/la/clicks"))
         links.links[0].swallow_answers()
@@ -352,7 +352,7 @@ def _create(address: str, name: str) -> None:
         replica.start()
         try:
             replica.wait_for(0, 30)
-            Writer(store, replica, CODEC, lambda: EntryPath.parse("/la")).execute(
+            Writer(store, replica, CODEC, lambda _: EntryPath.parse("/la")).execute(
                 CreateTopic(path=EntryPath.parse(f"/la/{name}"))
             )
         finally:

@@ -43,7 +43,7 @@ class World:
             "la-1",
             store,
             replica,
-            Writer(store, replica, ProtoCodec(), lambda: ROOT),
+            Writer(store, replica, ProtoCodec(), lambda _: ROOT),
             lambda: ROOT,
             KafkaSettings(bootstrap=("unused:1",), ceiling=frozenset()),
             self.open_admin,

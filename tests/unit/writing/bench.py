@@ -47,7 +47,7 @@ class Bench:
             queue_events=queue_events,
             queue_bytes=queue_bytes,
         )
-        self.writer = Writer(store, self.replica, self.codec, lambda: MOUNT)
+        self.writer = Writer(store, self.replica, self.codec, lambda _: MOUNT)
 
     def __enter__(self) -> Self:
         self.replica.start()

@@ -29,7 +29,7 @@ class Server:
         self.replica = Replica(self.store, ProtoCodec())
         self.replica.start()
         eventually(lambda: self.replica.state.value == "serving")
-        self.writer = Writer(self.store, self.replica, ProtoCodec(), lambda: MOUNT)
+        self.writer = Writer(self.store, self.replica, ProtoCodec(), lambda _: MOUNT)
 
     def put(self, where: str, kind: Kind, **policies: object) -> int:
         changes = {f"policies.{key.replace('__', '.')}": value for key, value in policies.items()}
