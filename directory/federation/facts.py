@@ -10,7 +10,7 @@ written anew then. Only of what is inherited nobody knows, then, that it is noth
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -71,7 +71,9 @@ __all__ = [
     "nothing_inherited",
     "position_of",
     "since_of",
+    "table_row",
     "table_rows",
+    "table_steps",
     "table_writes",
     "told_writes",
     "unreadable",
@@ -87,6 +89,7 @@ _MOVED_KEY: Final = b"f/moved"
 HEARD_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
 INHERITED_KEY: Final = keys.INHERITED
+_STEP_BYTES: Final = 256 * 1024
 _REMEMBERED: Final = 8
 """Words of parents, one for each cluster of a process that is a child."""
 
@@ -223,9 +226,15 @@ def heard_write(at_ms: int, *, linked: bool) -> Write:
 def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:
     """The mount table that the parent handed down last, as committed."""
     for _, value in snapshot.facts(keys.MOUNT_ROW):
-        said = read(federation_pb2.MountRow, value)
-        if said is not None:
-            yield TableRow(*said)
+        row = table_row(value)
+        if row is not None:
+            yield row
+
+
+def table_row(value: bytes) -> TableRow | None:
+    """One row of it, as the store has it; None where it cannot be read."""
+    said = read(federation_pb2.MountRow, value)
+    return None if said is None else TableRow(*said)
 
 
 def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, ...]:
@@ -239,6 +248,23 @@ def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, .
             writes.append(Put(key, stamped(one.word_ms, bare(one.row))))
     writes.extend(Remove(key) for key in known)
     return tuple(writes)
+
+
+def table_steps(writes: Sequence[Write], most_writes: int) -> Iterator[tuple[Write, ...]]:
+    """The same as one small transaction after the other: the table is a hint, and may be half of
+    the one before for a moment.
+    """
+    step: list[Write] = []
+    size = 0
+    for write in writes:
+        length = len(write.key) + len(write.value if isinstance(write, Put) else b"")
+        if step and (len(step) >= most_writes or size + length > _STEP_BYTES):
+            yield tuple(step)
+            step, size = [], 0
+        step.append(write)
+        size += length
+    if step:
+        yield tuple(step)
 
 
 def bare(row: federation_pb2.MountRow) -> bytes:
