@@ -201,11 +201,11 @@ class Federation:
             listener()
 
     def table_changed(self) -> None:
-        """Has the links look for what is new in the mount table, each at its next heartbeat: a
-        hint wakes nobody.
+        """Has the links look for what is new in the mount table: now, or, where they just did, each
+        at its next heartbeat.
         """
-        self.sent_down.mark_changed()
-        self.sent_up.mark_changed()
+        if self.sent_down.mark_changed() | self.sent_up.mark_changed():
+            self.changed()
 
     def _build(self, snapshot: Snapshot, before: View | None, touched: _Touched) -> View:
         """Makes the view; what was not touched is taken from the one before."""

@@ -83,9 +83,15 @@ class SentTable:
         self._shared: dict[tuple[int, bool], Sequence[federation_pb2.MountTable]] = {}
         self._shared_until_ms = 0
 
-    def mark_changed(self) -> None:
-        """Has the table made anew for the next link that asks for it."""
-        self._changed = True
+    def mark_changed(self) -> bool:
+        """Has the table made anew for the next link that asks for it; True if links should ask now,
+        False if it was made a short while ago, or is awaited already.
+        """
+        is_awaited, self._changed = self._changed, True
+        return not is_awaited and self._clock() >= self._made_at + self._rest_seconds()
+
+    def _rest_seconds(self) -> float:
+        return min(_MOST_REST_SECONDS, _REST_SECONDS_A_ROW * len(self._sent))
 
     def messages_since(
         self, version: int, *, reads_changes: bool
@@ -106,7 +112,7 @@ class SentTable:
 
     def _make(self) -> None:
         now = self._clock()
-        rest = min(_MOST_REST_SECONDS, _REST_SECONDS_A_ROW * len(self._sent))
+        rest = self._rest_seconds()
         refreshes = now >= self._refreshed_at + _REFRESH_SECONDS
         if not refreshes and not (self._changed and now >= self._made_at + rest):
             return
