@@ -376,7 +376,9 @@ class Children:
                 session.below.why_left_out,
             )
         taken = time.monotonic() - began
-        time.sleep(min(1.0, taken * (1 / _READER_SHARE - 1)))
+        # Not for longer than a heartbeat: what it sent meanwhile waits, and it is not silent.
+        time.sleep(min(self._heartbeat_seconds, taken * (1 / _READER_SHARE - 1)))
+        session.heard_at = self._clock()
 
     def _keep_reported(self, session: _Session) -> None:
         """Keeps what a child reported of itself and of the mounts below it, once a second at most.
