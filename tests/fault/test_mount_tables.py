@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kdir.v1 import entry_pb2, federation_pb2
@@ -102,7 +103,9 @@ def test_a_federation_of_a_thousand_mounts_works_on_etcd(
 def test_a_child_that_reports_too_much_costs_itself_rows_and_nobody_a_link(
     federation: Federation,
 ) -> None:
-    calm = {"limits": {"heartbeat_seconds": 2.0}}  # on a slow machine nobody is taken for silent
+    calm: dict[str, Any] = {
+        "limits": {"heartbeat_seconds": 2.0}
+    }  # on a slow machine nobody is taken for silent
     root = federation.start("/", **calm)
     sibling = federation.join("/ny", "/", **calm)
     below = federation.join("/ny/deep", "/ny", **calm)
@@ -118,10 +121,9 @@ def test_a_child_that_reports_too_much_costs_itself_rows_and_nobody_a_link(
         for mount in ("no path", "/", "/ny", "/ny/deep", "/la", "/lax")
     ]
     child = HostileChild(root.address, hello, 0)
-    reads_changes = {"is_change": True, "has_more": True}
     call = child.report(
         federation_pb2.MountTable(rows=[*wrong, *many]),
-        *(federation_pb2.MountTable(rows=many[:4_000], **reads_changes) for _ in range(5)),
+        *[federation_pb2.MountTable(rows=many[:4_000], is_change=True, has_more=True)] * 5,
         federation_pb2.MountTable(rows=[], is_change=True),
     )
     try:

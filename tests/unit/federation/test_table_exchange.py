@@ -102,6 +102,7 @@ def test_the_table_is_made_once_for_all_links_and_not_when_nothing_changed() -> 
 def test_a_link_that_is_far_behind_gets_the_whole_table() -> None:
     sending = Sending("/la/a")
     first, _ = sending.since(0)
+    version = first
     for epoch in range(100):
         sending.put("/la/a", epoch=epoch + 2)
         sending.later()
