@@ -109,11 +109,13 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """When the cluster's parent was last heard, as the holder of the link kept it now and then."""
+    """When the cluster's parent last confirmed the mount and what is inherited there, as the holder
+    of the link kept it now and then.
+    """
 
     at_ms: int
     linked: bool
-    """The link stood then; it may have been heard later."""
+    """The link stood then; it may have been confirmed later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ def _place(welcome: federation_pb2.Welcome) -> tuple[str, str]:
 
 
 def heard_of(snapshot: Snapshot) -> Heard | None:
-    """When the parent was last heard; None: no link ever stood."""
+    """When the parent last confirmed all; None: no link ever stood."""
     value = snapshot.fact(HEARD_KEY)
     if value is None:
         return None
@@ -219,7 +221,7 @@ def heard_of(snapshot: Snapshot) -> Heard | None:
 
 
 def heard_write(at_ms: int, *, linked: bool) -> Write:
-    """Records when the parent was last heard, so that the age of its word outlives a restart."""
+    """Records when the parent last confirmed all, so that this outlives a restart."""
     return Put(HEARD_KEY, stamped(at_ms, _LINKED if linked else b""))
 
 
