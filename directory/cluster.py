@@ -100,6 +100,7 @@ class Cluster:
             config.parent,
             server_id=self.server_id,
             allow=config.dial_allow,
+            bounds=limits.table_bounds,
         )
         self.writer = Writer(
             store,
@@ -326,15 +327,16 @@ class Cluster:
 
     def unconfirmed_seconds(self) -> float | None:
         """For how long no parent has confirmed the mount; None while one does, and without a
-        parent. It counts from the parent's last word to the cluster, whichever server heard it.
+        parent. It counts from the last message of a parent that had sent the mount and what is
+        inherited there, on that link, to whichever server of the cluster.
         """
         if self.parent_link is None or self.replica.state is ReplicaState.LOADING:
             return None
         status = self.link_status()
         if status.linked:
             return None
-        if status.holder and status.heard_seconds is not None:
-            return status.heard_seconds
+        if status.holder and status.confirmed_seconds is not None:
+            return status.confirmed_seconds
         heard = facts.heard_of(self.replica.snapshot)
         if heard is None:
             return time.monotonic() - self.started_at

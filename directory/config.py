@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from directory.authorization.decision import Mode
 from directory.config_kafka import ASPECTS, KafkaConfig, Listener, kafka_of
+from directory.federation.table_bounds import TableBounds
 from directory.identity.settings import AuthConfig, TlsConfig, auth_of, tls_of
 from directory.namespace.bounds import Bounds
 from directory.namespace.entry import LinkMode, LinkWrites
@@ -159,11 +160,24 @@ class Limits:
     """Targets of one link."""
     mount_endpoints: int = MAX_ENDPOINTS
     """Endpoints of one mount, and those a child says it has."""
+    child_mounts: int = 2_000
+    """Mounts below one child that it may report; its further ones are left out."""
+    child_mount_bytes: int = 512 * 1024
+    """The same in bytes."""
+    table_mounts: int = 10_000
+    """Rows of the mount table; of more, each child that reports too many loses its own."""
+    table_bytes: int = 4 * 1024 * 1024
+    """The same in bytes."""
 
     @property
     def bounds(self) -> Bounds:
         """How much a request may put into an entry."""
         return Bounds(**{one.name: getattr(self, one.name) for one in fields(Bounds)})
+
+    @property
+    def table_bounds(self) -> TableBounds:
+        """How many rows a mount table has, and how many a child may report."""
+        return TableBounds(**{one.name: getattr(self, one.name) for one in fields(TableBounds)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write
 
 __all__ = [
+    "LINKS",
     "LinkedChild",
     "below_rows",
     "below_writes",
@@ -28,7 +29,7 @@ __all__ = [
     "link_write",
 ]
 
-_LINKS: Final = b"f/linked/"
+LINKS: Final = b"f/linked/"
 
 
 def child_hello(snapshot: Snapshot, cluster_id: str) -> tuple[federation_pb2.Hello, int] | None:
@@ -59,7 +60,7 @@ class LinkedChild:
 
 def link_of(snapshot: Snapshot, cluster_id: str) -> LinkedChild | None:
     """Who holds the link to a child, as far as was kept; None: nobody does."""
-    value = snapshot.fact(_LINKS + cluster_id.encode())
+    value = snapshot.fact(LINKS + cluster_id.encode())
     if value is None:
         return None
     count, body = unstamped(value)
@@ -68,7 +69,7 @@ def link_of(snapshot: Snapshot, cluster_id: str) -> LinkedChild | None:
 
 def link_write(cluster_id: str, server_id: str, topic_count: int) -> Put:
     """Records who holds the link to a child, for the cluster's other servers."""
-    return Put(_LINKS + cluster_id.encode(), stamped(topic_count, server_id.encode()))
+    return Put(LINKS + cluster_id.encode(), stamped(topic_count, server_id.encode()))
 
 
 def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
@@ -101,7 +102,7 @@ def forget_writes(snapshot: Snapshot, mounted: Collection[str]) -> tuple[Write, 
     """Removes what clusters told that are mounted no more; ``mounted`` are those that are."""
     return tuple(
         Remove(key)
-        for prefix in (keys.CHILD, BELOW, _LINKS)
+        for prefix in (keys.CHILD, BELOW, LINKS)
         for key, _ in snapshot.facts(prefix)
         if key.removeprefix(prefix).decode(errors="replace") not in mounted
     )

@@ -1,5 +1,8 @@
 """The parent's side of the links: admits children, hands down the table, hears them out.
 
+What a child reports of itself and of the mounts below it costs its own link some time, and a commit
+a second: too many or wrong rows are left out, and what cannot be kept is tried again later.
+
 Refuses a child that no mount names, or that disagrees about where it hangs: both values are in the
 message, and the child is kept among the *waiting* for ``kdir mounts`` to show.
 """
@@ -11,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeVar
 
 import grpc
@@ -20,9 +24,9 @@ from directory.authorization.rules import NO_RULES
 from directory.authorization.tree import Place
 from directory.federation import child_facts, facts
 from directory.federation.candidates import Candidates, meant
-from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, View, unix_ms
 from directory.federation.inherited import refuse_oversized
+from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.entry import NO_POLICIES, Mount
 from directory.namespace.keys import ENTRY
 from directory.namespace.mounted import mounted_at
@@ -47,19 +51,27 @@ _log = logging.getLogger(__name__)
 
 _SILENT_BEATS = 3
 """So many heartbeats in a row must fail to come before the other side counts as away."""
-_COUNTS_SECONDS = 30
-"""So often a table is handed down in which nothing but ages and counts is new."""
+_KEEP_SECONDS = 1.0
+"""So often what one child reports is kept."""
+_READER_SHARE = 0.1
+"""The part of the time in which one child's mounts below are read: no child takes a processor."""
 
 
 @dataclass(slots=True)
 class _Session:
     hello: federation_pb2.Hello
     heard_at: float
+    below: ReceivedTable
     topic_count: int = 0
     news: threading.Event = field(default_factory=threading.Event)
     ended: bool = False
     link: Put | None = None
     """What the store was told of it."""
+    keeping: threading.Lock = field(default_factory=threading.Lock)
+    is_kept: bool = True
+    """Whether the store has all that the child reported."""
+    tried_at: float = -inf
+    """When that was tried last."""
 
 
 class Children:
@@ -118,7 +130,7 @@ class Children:
         except KdirError as error:
             self._candidates.remember(hello, error)
             raise
-        session = _Session(hello, self._clock(), hello.topic_count)
+        session = self._session(hello)
         try:
             self._begin(session)
             reader = threading.Thread(
@@ -175,6 +187,7 @@ class Children:
             incarnation=view.snapshot.incarnation,
             revision=view.snapshot.revision,
             kafka_above=self._kafka_above(parent),
+            reads_table_changes=True,
         )
 
     def _kafka_above(
@@ -200,7 +213,7 @@ class Children:
         link = child_facts.link_write(hello.cluster_id, self._server_id, hello.topic_count)
         self._keep((link, *child_facts.child_writes(self._replica.snapshot, hello, unix_ms())))
         session.link = link
-        self._federation.changed()
+        self._federation.table_changed()
 
     def _end(self, session: _Session) -> None:
         session.ended = True
@@ -211,7 +224,7 @@ class Children:
             del self._sessions[session.hello.cluster_id]
         self._federation.heard(session.hello.cluster_id, session.topic_count, linked=False)
         self._forget_link(session)
-        self._federation.changed()
+        self._federation.table_changed()
 
     def _forget_link(self, session: _Session) -> None:
         link = session.link
@@ -226,14 +239,15 @@ class Children:
     def _tell(
         self, session: _Session, welcome: federation_pb2.Welcome
     ) -> Iterator[federation_pb2.LinkResponse]:
-        """What goes down: welcome, table and what is inherited, each again when it changed. The
-        mount and what is inherited there are of one revision, and after each welcome both come.
+        """What goes down: welcome, what is inherited, and the table, each again when it changed.
+        The mount and what is inherited there are of one revision, and after each welcome both come.
+        The table is never of a tree in which more changed than the link was told.
         """
         yield federation_pb2.LinkResponse(welcome=welcome)
-        told_table: list[bytes] | None = None
-        told_at = 0
+        sent_at = self._clock()
+        table_version = 0
         told_inherited: federation_pb2.Inherited | None = None
-        looked: Snapshot | None = None
+        looked = 0
         while not session.ended and not self._stopping:
             session.news.clear()
             view = self._federation.view()
@@ -244,31 +258,36 @@ class Children:
                     unmounted=federation_pb2.Unmounted(message=message)
                 )
                 return
+            responses: list[federation_pb2.LinkResponse] = []
             fresh = self._welcome(view, *found)
             if _lasting(fresh) != _lasting(welcome):
                 welcome = fresh
-                yield federation_pb2.LinkResponse(remounted=fresh)
-            rows = self._federation.rows_everywhere()
-            table = [facts.bare(row.row) for row in rows]
-            now = unix_ms()
-            # Counts alone are handed on only now and then: a thousand children each get the table.
-            if table != told_table or now - told_at > 1000 * _COUNTS_SECONDS:
-                told_table, told_at = table, now
-                aged = [row.aged(now) for row in rows]
-                yield federation_pb2.LinkResponse(mount_table=federation_pb2.MountTable(rows=aged))
-            inherited = None
-            if view.snapshot is not looked and self._knows_what_is_above(view.snapshot):
-                looked = view.snapshot
+                responses.append(federation_pb2.LinkResponse(remounted=fresh))
+            if view.handed_sequence != looked and self._knows_what_is_above(view.snapshot):
+                looked = view.handed_sequence
                 inherited = self._inherited(view, *found)
-            lasting = None if inherited is None else _lasting(inherited)
-            if inherited is not None and lasting != told_inherited:
-                refuse_oversized(inherited)
-                told_inherited = lasting
-                yield federation_pb2.LinkResponse(inherited=inherited)
-            if not session.news.wait(self._heartbeat_seconds):
-                yield federation_pb2.LinkResponse(
-                    heartbeat=federation_pb2.Heartbeat(revision=self._replica.snapshot.revision)
-                )
+                lasting = _lasting(inherited)
+                if lasting != told_inherited:
+                    refuse_oversized(inherited)
+                    told_inherited = lasting
+                    responses.append(federation_pb2.LinkResponse(inherited=inherited))
+            version, tables = self._federation.sent_down.messages_since(
+                table_version, reads_changes=session.hello.reads_table_changes
+            )
+            if self._federation.view().handed_sequence == view.handed_sequence:
+                table_version = version
+                responses.extend(federation_pb2.LinkResponse(mount_table=one) for one in tables)
+            else:
+                session.news.set()  # the table may be newer than what is inherited: after that
+            if not responses and self._clock() - sent_at >= self._heartbeat_seconds:
+                beat = federation_pb2.Heartbeat(revision=self._replica.snapshot.revision)
+                responses.append(federation_pb2.LinkResponse(heartbeat=beat))
+            for response in responses:
+                yield response
+                sent_at = self._clock()
+            self._keep_reported(session)
+            rest = sent_at + self._heartbeat_seconds - self._clock()
+            session.news.wait(max(0.0, rest))
             silent = self._clock() - session.heard_at
             if silent > _SILENT_BEATS * self._heartbeat_seconds:
                 return
@@ -312,7 +331,7 @@ class Children:
             for request in requests:
                 session.heard_at = self._clock()
                 if request.HasField("mounts_below"):
-                    self._keep_below(session, request.mounts_below)
+                    self._receive_below(session, request.mounts_below)
                 elif request.HasField("heartbeat"):
                     self._heartbeat(session, request.heartbeat)
                 elif request.HasField("hello"):
@@ -324,25 +343,66 @@ class Children:
             session.ended = True
             session.news.set()
 
-    def _keep_below(self, session: _Session, table: federation_pb2.MountTable) -> None:
-        found = self._federation.view().mounts.get(session.hello.cluster_id)
-        if found is None:
-            return
-        now = unix_ms()
-        told = [TableRow.received(row, now) for row in table.rows]
-        # A child speaks for what is below it and for nothing else: its word on another's mount
-        # would be handed down to everybody as ours (R5).
-        rows = [row for row in told if found[0].is_prefix_of(row.mount) and row.mount != found[0]]
-        if len(rows) < len(told):
+    def _session(self, hello: federation_pb2.Hello) -> _Session:
+        def is_below(path: Path) -> bool:
+            # A child speaks for what is below it and for nothing else: its word on another's mount
+            # would be handed down to everybody as ours (R5).
+            found = self._federation.view().mounts.get(hello.cluster_id)
+            return found is not None and found[0].is_prefix_of(path) and path != found[0]
+
+        bounds = self._federation.bounds
+        below = ReceivedTable(
+            is_below,
+            most_rows=bounds.child_mounts,
+            most_bytes=bounds.child_mount_bytes,
+            most_endpoints=bounds.mount_endpoints,
+        )
+        return _Session(hello, self._clock(), below, hello.topic_count)
+
+    def _receive_below(self, session: _Session, table: federation_pb2.MountTable) -> None:
+        """Takes the mounts below a child, as far as they may be there."""
+        began = time.monotonic()
+        left_out = session.below.left_out
+        if session.below.receive(table, unix_ms()):
+            self._federation.hear_below(session.hello.cluster_id, session.below.rows)
+            self._federation.table_changed()
+            session.is_kept = False
+            self._keep_reported(session)
+        if session.below.left_out and session.below.left_out != left_out:
             _log.warning(
-                "child %s told of %d mounts that are not below %s; they are not kept",
+                "child %s told of %d mounts that are not kept: %s",
                 session.hello.cluster,
-                len(told) - len(rows),
-                found[0],
+                session.below.left_out,
+                session.below.why_left_out,
             )
-        self._federation.hear_below(session.hello.cluster_id, rows)
-        snapshot = self._replica.snapshot
-        self._keep(child_facts.below_writes(snapshot, session.hello.cluster_id, rows, now))
+        taken = time.monotonic() - began
+        # Not for longer than a heartbeat: what it sent meanwhile waits, and it is not silent.
+        time.sleep(min(self._heartbeat_seconds, taken * (1 / _READER_SHARE - 1)))
+        session.heard_at = self._clock()
+
+    def _keep_reported(self, session: _Session) -> None:
+        """Keeps what a child reported of itself and of the mounts below it, once a second at most.
+
+        What cannot be kept now stays in memory, and is tried again: it costs no link.
+        """
+        with session.keeping:
+            now = self._clock()
+            if session.is_kept or now - session.tried_at < _KEEP_SECONDS:
+                return
+            session.is_kept, session.tried_at = True, now
+            try:
+                self._keep(self._reported_writes(session))
+            except (KdirError, StoreAway) as error:
+                session.is_kept = False
+                _log.info("not kept what child %s reported: %s", session.hello.cluster, error)
+
+    def _reported_writes(self, session: _Session) -> tuple[Write, ...]:
+        snapshot, hello, now = self._replica.snapshot, session.hello, unix_ms()
+        writes = child_facts.child_writes(snapshot, hello, now)
+        if session.below.has_come:
+            rows = session.below.rows
+            writes += child_facts.below_writes(snapshot, hello.cluster_id, rows, now)
+        return writes
 
     def _keep(self, writes: tuple[Write, ...]) -> None:
         if writes:  # a transaction of nothing would be a revision of nothing
@@ -353,10 +413,13 @@ class Children:
         session.topic_count = beat.topic_count
         self._federation.heard(session.hello.cluster_id, beat.topic_count, linked=True)
         if beat.endpoints and list(beat.endpoints) != list(session.hello.endpoints):
-            session.hello.endpoints[:] = beat.endpoints
-            self._keep(child_facts.child_writes(self._replica.snapshot, session.hello, unix_ms()))
+            hello = federation_pb2.Hello()
+            hello.CopyFrom(session.hello)
+            hello.endpoints[:] = beat.endpoints
+            session.hello, session.is_kept = hello, False
+            self._keep_reported(session)
         elif changed:
-            self._federation.changed()
+            self._federation.table_changed()
 
     def _hello_again(self, session: _Session, hello: federation_pb2.Hello) -> None:
         """A child whose level was raised says anew who it is."""
@@ -365,8 +428,8 @@ class Children:
                 f"link: found a hello of {hello.cluster_id} on the link of "
                 f"{session.hello.cluster_id}"
             )
-        session.hello = hello
-        self._keep(child_facts.child_writes(self._replica.snapshot, hello, unix_ms()))
+        session.hello, session.is_kept = hello, False
+        self._keep_reported(session)
 
     def forget(self) -> None:
         """Drops what is kept of clusters that are mounted here no more.

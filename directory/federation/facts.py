@@ -10,7 +10,7 @@ written anew then. Only of what is inherited nobody knows, then, that it is noth
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -74,7 +74,9 @@ __all__ = [
     "parent_config_writes",
     "position_of",
     "since_of",
+    "table_row",
     "table_rows",
+    "table_steps",
     "table_writes",
     "told_writes",
     "unreadable",
@@ -91,6 +93,7 @@ _PARENT_CONFIG_KEY: Final = b"f/parent_config"
 HEARD_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
 INHERITED_KEY: Final = keys.INHERITED
+_STEP_BYTES: Final = 256 * 1024
 _REMEMBERED: Final = 8
 """Words of parents, one for each cluster of a process that is a child."""
 
@@ -110,11 +113,13 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """When the cluster's parent was last heard, as the holder of the link kept it now and then."""
+    """When the cluster's parent last confirmed the mount and what is inherited there, as the holder
+    of the link kept it now and then.
+    """
 
     at_ms: int
     linked: bool
-    """The link stood then; it may have been heard later."""
+    """The link stood then; it may have been confirmed later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +234,7 @@ def is_of_parent_config(snapshot: Snapshot, configured: Iterable[str]) -> bool:
 
 
 def heard_of(snapshot: Snapshot) -> Heard | None:
-    """When the parent was last heard; None: no link ever stood."""
+    """When the parent last confirmed all; None: no link ever stood."""
     value = snapshot.fact(HEARD_KEY)
     if value is None:
         return None
@@ -238,16 +243,22 @@ def heard_of(snapshot: Snapshot) -> Heard | None:
 
 
 def heard_write(at_ms: int, *, linked: bool) -> Write:
-    """Records when the parent was last heard, so that the age of its word outlives a restart."""
+    """Records when the parent last confirmed all, so that this outlives a restart."""
     return Put(HEARD_KEY, stamped(at_ms, _LINKED if linked else b""))
 
 
 def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:
     """The mount table that the parent handed down last, as committed."""
     for _, value in snapshot.facts(keys.MOUNT_ROW):
-        said = read(federation_pb2.MountRow, value)
-        if said is not None:
-            yield TableRow(*said)
+        row = table_row(value)
+        if row is not None:
+            yield row
+
+
+def table_row(value: bytes) -> TableRow | None:
+    """One row of it, as the store has it; None where it cannot be read."""
+    said = read(federation_pb2.MountRow, value)
+    return None if said is None else TableRow(*said)
 
 
 def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, ...]:
@@ -261,6 +272,23 @@ def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, .
             writes.append(Put(key, stamped(one.word_ms, bare(one.row))))
     writes.extend(Remove(key) for key in known)
     return tuple(writes)
+
+
+def table_steps(writes: Sequence[Write], most_writes: int) -> Iterator[tuple[Write, ...]]:
+    """The same as one small transaction after the other: the table is a hint, and may be half of
+    the one before for a moment.
+    """
+    step: list[Write] = []
+    size = 0
+    for write in writes:
+        length = len(write.key) + len(write.value if isinstance(write, Put) else b"")
+        if step and (len(step) >= most_writes or size + length > _STEP_BYTES):
+            yield tuple(step)
+            step, size = [], 0
+        step.append(write)
+        size += length
+    if step:
+        yield tuple(step)
 
 
 def bare(row: federation_pb2.MountRow) -> bytes:

@@ -2,6 +2,7 @@
 
 What comes down is committed to the child's own store, fenced by the election, before anybody acts
 on it: a mount in one commit with what is inherited there, and until both came all stays as it was.
+The mount table comes after both, in steps, and costs no link, whatever it holds.
 Refuses to serve or stop serving anything itself: the facts it commits decide that.
 """
 
@@ -11,17 +12,17 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import grpc
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from directory.federation import facts
-from directory.federation.facts import TableRow
 from directory.federation.federation import Federation, Member, unix_ms
 from directory.federation.inherited import steps
 from directory.federation.inherited_event import event_of
+from directory.federation.table_exchange import ReceivedTable
 from directory.identity.dialling import Dialling
 from directory.logs import carried
 from directory.namespace.keys import PARENT
@@ -31,6 +32,7 @@ from directory.store.replica import Replica
 from directory.writer import Writer
 from resolver.errors import (
     KdirError,
+    LimitExceeded,
     MountDisagrees,
     MountLoop,
     NotReady,
@@ -46,7 +48,11 @@ __all__ = ["LinkStatus", "ParentLink"]
 _log = logging.getLogger(__name__)
 _ROLE = "parent-link"
 _SILENT_BEATS = 3
-_TABLE_SECONDS = 30
+_TABLE_SHARE = 0.5
+"""The part of a heartbeat in which the mount table is kept; then what else came is looked at."""
+_TABLE_WRITES = 500
+_FEW_WRITES = 8
+"""Room in a transaction for its guards."""
 _HEARD_SECONDS = 60
 """So often, while the link stands, it is kept that the parent was heard."""
 _SOON_SECONDS = 0.02
@@ -64,6 +70,9 @@ class LinkStatus:
     linked: bool = False
     message: str = ""
     heard_seconds: float | None = None
+    """Since its last message, whatever that was."""
+    confirmed_seconds: float | None = None
+    """Since its last message on a link on which both the mount and what is inherited came."""
     standby: bool = False
     """Another server of the cluster is the elected one."""
 
@@ -98,7 +107,8 @@ class ParentLink:
         self._linked = False
         self._message = "not tried yet"
         self._heard_at: float | None = None
-        self._heard_kept_at: float | None = None
+        self._confirmed_at: float | None = None
+        self._confirmed_kept_at: float | None = None
         self._written = 0
         """The revision of what it wrote last, in this term."""
         self._unsure = False
@@ -109,8 +119,12 @@ class ParentLink:
         """What the parent agreed to last on this link; None: to nothing yet."""
         self._awaits_inherited = False
         """Whether that is kept only with what is inherited there, which did not come yet."""
-        self._table: list[TableRow] | None = None
-        """The mount table that came meanwhile."""
+        self._has_inherited = False
+        """Whether what is inherited came on this link."""
+        self._table = self._new_table()
+        """The mount table that came on this link."""
+        self._table_is_new = False
+        """Whether it is not all kept yet."""
         self._told_refused: tuple[str, ...] = ()
         """Where the parent says that it may be asked, and may not be; as was logged."""
         self._older_parent = False
@@ -135,13 +149,14 @@ class ParentLink:
 
     def status(self) -> LinkStatus:
         """How the link is doing."""
-        heard = self._heard_at
+        heard, confirmed, now = self._heard_at, self._confirmed_at, self._clock()
         return LinkStatus(
             configured=True,
             holder=self._holder,
             linked=self._linked,
             message="" if self._linked else self._message,
-            heard_seconds=None if heard is None else self._clock() - heard,
+            heard_seconds=None if heard is None else now - heard,
+            confirmed_seconds=None if confirmed is None else now - confirmed,
             standby=self._standby,
         )
 
@@ -197,7 +212,8 @@ class ParentLink:
 
     def _one_link(self, leadership: Leadership, turn: int) -> None:
         self._said = set()
-        self._welcome, self._awaits_inherited, self._table = None, False, None
+        self._welcome, self._awaits_inherited, self._has_inherited = None, False, False
+        self._table, self._table_is_new = self._new_table(), False
         self._older_parent = False
         self._attached = self._replica.snapshot.fact(facts.ATTACHED_KEY)
         endpoint = self._federation.parent_endpoint(turn)
@@ -213,8 +229,11 @@ class ParentLink:
                 )
                 sender.start()
                 for response in call:
-                    self._heard_at = self._clock()
+                    received_at = self._heard_at = self._clock()
                     self._take(response, leadership)
+                    if self._linked:
+                        self._confirmed_at = received_at
+                    self._keep_table(leadership)
                     self._keep_heard(leadership)
                     self._refuse_spoiled()
                     if self._stop.is_set() or self._detached() or self._attached_anew():
@@ -252,14 +271,16 @@ class ParentLink:
             raise NotReady(f"{names} in the store cannot be read any more; the parent says it anew")
 
     def _keep_heard(self, leadership: Leadership) -> None:
-        """Keeps when the parent was last heard: now and then, and when the link is lost."""
-        now, kept = self._clock(), self._heard_kept_at
-        if self._heard_at is None or self._awaits_inherited:
+        """Keeps when the parent last confirmed all: now and then, and when the link is lost."""
+        now, kept = self._clock(), self._confirmed_kept_at
+        if self._confirmed_at is None or self._awaits_inherited:
             return
         if self._linked and kept is not None and now - kept < _HEARD_SECONDS:
             return
-        self._heard_kept_at = now if self._linked else None
-        at_ms = unix_ms() - int(1000 * (now - self._heard_at))
+        if not self._linked and kept is None:
+            return  # since that was kept, nothing was confirmed
+        self._confirmed_kept_at = now if self._linked else None
+        at_ms = unix_ms() - int(1000 * (now - self._confirmed_at))
         try:
             self._commit((facts.heard_write(at_ms, linked=self._linked),), leadership)
         except (KdirError, StoreAway) as error:
@@ -280,31 +301,30 @@ class ParentLink:
             incarnation=snapshot.incarnation,
             topic_count=snapshot.topic_count,
             kafka=self._member.kafka_claim(),
+            reads_table_changes=True,
         )
 
     def _speak(self, call: grpc.Call, outbox: _Outbox) -> None:
         """What goes up: the mounts below at each change, a heartbeat when idle. Hangs up on a
         parent that has been silent for too long.
         """
-        told: list[bytes] | None = None
+        version = 0
         told_self = self._member.feature_level(), self._member.kafka_claim()
-        started = told_at = self._clock()
+        started = self._clock()
         while call.is_active() and not self._stop.is_set():
             self._news.clear()
             itself = self._member.feature_level(), self._member.kafka_claim()
             if self._linked and told_self != itself:
                 told_self = itself
                 outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
-            rows = self._federation.rows_below()
-            may_report = self._may_report_mounts()
-            table = [row.row.SerializeToString(deterministic=True) for row in rows]
-            # Again now and then also when nothing is new: else the words that are handed on age.
-            due = table != told or self._clock() - told_at > _TABLE_SECONDS
-            if may_report and due:
-                told, told_at = table, self._clock()
-                now = unix_ms()
-                below = federation_pb2.MountTable(rows=[row.aged(now) for row in rows])
-                outbox.put(federation_pb2.LinkRequest(mounts_below=below))
+            tables: Sequence[federation_pb2.MountTable] = ()
+            if (welcome := self._welcome) is not None and self._may_report_mounts(welcome):
+                version, tables = self._federation.sent_up.messages_since(
+                    version, reads_changes=welcome.reads_table_changes
+                )
+            if tables:
+                for one in tables:
+                    outbox.put(federation_pb2.LinkRequest(mounts_below=one))
             elif self._welcome is not None:
                 beat = federation_pb2.Heartbeat(
                     topic_count=self._replica.snapshot.topic_count,
@@ -319,10 +339,9 @@ class ParentLink:
                 return
             self._news.wait(self._heartbeat_seconds)
 
-    def _may_report_mounts(self) -> bool:
+    def _may_report_mounts(self, welcome: federation_pb2.Welcome) -> bool:
         """Whether the paths of the mounts below are those that they have for the parent."""
-        welcome = self._welcome
-        return welcome is not None and welcome.mount == str(self._federation.mount)
+        return welcome.mount == str(self._federation.mount)
 
     def _take(self, response: federation_pb2.LinkResponse, leadership: Leadership) -> None:
         if not self._has_come_to(leadership):
@@ -334,11 +353,7 @@ class ParentLink:
             case "remounted":
                 self._welcomed(response.remounted, leadership)
             case "mount_table":
-                now = unix_ms()
-                rows = [TableRow.received(row, now) for row in response.mount_table.rows]
-                self._table = rows
-                if not self._awaits_inherited:
-                    self._keep_table(rows, leadership)
+                self._receive_table(response.mount_table)
             case "inherited":
                 self._inherit(response.inherited, snapshot, leadership)
             case "unmounted":
@@ -368,14 +383,23 @@ class ParentLink:
             writes = facts.welcome_writes(snapshot, welcome, unix_ms())
             writes += facts.parent_config_writes(snapshot, self._federation.configured_parent)
             self._commit(writes, leadership)
-            self._confirmed(welcome)
+            self._said.add(PARENT)
+            if self._has_inherited:
+                self._confirmed(welcome)
+            else:
+                # Linked only with all: what it inherits now may not be what was kept.
+                self._message = (
+                    f"the parent {welcome.parent_cluster} mounts this cluster at {mount}, as "
+                    f"before, and has not sent yet what is inherited there"
+                )
+                self._news.set()
             return
         if self._older_parent:
             raise NotReady(
                 f"the parent mounts this cluster at {mount}, and what is inherited there need not "
                 f"follow, since its version is an older one: it sends both on a new link"
             )
-        self._awaits_inherited, self._linked = True, False
+        self._awaits_inherited, self._linked, self._has_inherited = True, False, False
         self._message = (
             f"the parent {welcome.parent_cluster} mounts this cluster at {mount}, and has not sent "
             f"yet what is inherited there"
@@ -395,6 +419,7 @@ class ParentLink:
         self._told_refused = refused
 
     def _confirmed(self, welcome: federation_pb2.Welcome) -> None:
+        """The mount and what is inherited there came on this link, and both are kept."""
         self._said.add(PARENT)
         if not self._linked:
             _log.info(
@@ -433,15 +458,48 @@ class ParentLink:
         for step in steps(writes):
             self._commit(step, leadership)
         self._said.add(facts.INHERITED_KEY)
-        if self._awaits_inherited:
-            self._awaits_inherited = False
-            self._confirmed(welcome)
-            if self._table is not None:
-                self._keep_table(self._table, leadership)
+        self._awaits_inherited, self._has_inherited = False, True
+        self._confirmed(welcome)
 
-    def _keep_table(self, rows: list[TableRow], leadership: Leadership) -> None:
-        self._federation.hear_table(rows)
-        self._commit(facts.table_writes(self._replica.snapshot, rows), leadership)
+    # -- the mount table -------------------------------------------------------------------------
+
+    def _new_table(self) -> ReceivedTable:
+        bounds = self._federation.bounds
+        return ReceivedTable(
+            lambda _: True,
+            most_rows=bounds.table_mounts,
+            most_bytes=bounds.table_bytes,
+            most_endpoints=bounds.mount_endpoints,
+        )
+
+    def _receive_table(self, message: federation_pb2.MountTable) -> None:
+        table = self._table
+        left_out = table.left_out
+        if table.receive(message, unix_ms()):
+            self._table_is_new = True
+        if table.left_out and table.left_out != left_out:
+            why = table.why_left_out
+            _log.warning("%d rows of the mount table are not kept: %s", table.left_out, why)
+
+    def _keep_table(self, leadership: Leadership) -> None:
+        """Keeps some of the mount table, a step after the other, and goes on with the next message.
+
+        It waits for the mount and what is inherited there, and holds up neither for long.
+        """
+        if not (self._table_is_new and self._linked):
+            return
+        self._federation.hear_table(self._table.rows)
+        until = self._clock() + _TABLE_SHARE * self._heartbeat_seconds
+        most = min(_TABLE_WRITES, self._store.limits.max_writes - _FEW_WRITES)
+        writes = facts.table_writes(self._replica.snapshot, self._table.rows)
+        try:
+            for step in facts.table_steps(writes, most):
+                if not self._has_come_to(leadership) or self._clock() > until:
+                    return
+                self._commit(step, leadership)
+        except LimitExceeded as error:
+            _log.warning("not kept of the mount table: %s", error)
+        self._table_is_new = False
 
     def _unmounted(self, message: str, leadership: Leadership) -> None:
         _log.warning("unmounted: %s", message)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import queue
 import random
 import string
 import threading
@@ -32,6 +33,7 @@ from kdir.v1 import (
     directory_pb2,
     error_pb2,
     federation_pb2,
+    federation_pb2_grpc,
     policies_pb2,
     resolve_pb2,
     scan_pb2,
@@ -465,6 +467,24 @@ class HostileChild:
             ended.set()
             call.cancel()
         return ""
+
+    def report(self, *tables: federation_pb2.MountTable) -> grpc.Call:
+        """Links, sends tables of the mounts below it, and stays; who called ends the link."""
+        said: queue.SimpleQueue[federation_pb2.LinkRequest | None] = queue.SimpleQueue()
+        said.put(federation_pb2.LinkRequest(hello=self._hello))
+        for table in tables:
+            said.put(federation_pb2.LinkRequest(mounts_below=table))
+        call = federation_pb2_grpc.FederationServiceStub(self._channel).Link(iter(said.get, None))
+        call.add_callback(lambda: said.put(None))
+        threading.Thread(target=self._stay, args=(call, said), daemon=True).start()
+        return call
+
+    @staticmethod
+    def _stay(call: Any, said: queue.SimpleQueue[federation_pb2.LinkRequest | None]) -> None:
+        with suppress(grpc.RpcError):
+            for _ in call:
+                beat = federation_pb2.Heartbeat()
+                said.put(federation_pb2.LinkRequest(heartbeat=beat))
 
     def close(self) -> None:
         """Gives back the connection."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from kdir.v1 import directory_pb2, entry_pb2
 from resolver import Resolver, TopicLocation, errors
 from resolver.token import Token
 from resolver.watching import Changes
-from tests.federation import Federation, eventually
+from tests.federation import Federation, Server, eventually
 
 STARTS = ["/", "/la", "/ny", "/la/tracking", "/ny/tracking"]
 
@@ -45,8 +46,13 @@ def build(made: Federation) -> None:
     made["/ny/tracking"].mkdir("/ny/tracking/maps")
     made["/"].link("/all", "/la/tracking", "/ny/tracking", mode=2)
     made["/"].link("/either", "/la/tracking", "/ny/tracking")
-    eventually(lambda: "/ny/tracking" in made["/la/tracking"].mounted())
-    eventually(lambda: "/la/tracking" in made["/ny/tracking"].mounted())
+    eventually(lambda: made["/la/tracking"].address in endpoints(made["/ny/tracking"]))
+    eventually(lambda: made["/ny/tracking"].address in endpoints(made["/la/tracking"]))
+
+
+def endpoints(server: Server) -> set[str]:
+    """Where a server knows that others are: a mount may be known before its servers are."""
+    return {one for row in server.mounts().rows for one in row.endpoints}
 
 
 def begin_at(federation: Federation, mount: str, **options: object) -> Resolver:
@@ -91,7 +97,8 @@ def test_many_at_once_are_as_one_by_one(standing: Federation) -> None:
             together = one.resolve_many(paths)
             for path, outcome in zip(paths, together, strict=True):
                 if isinstance(outcome, TopicLocation):
-                    assert other.resolve(path) == outcome
+                    # The mount table may come meanwhile, which is a revision, and so a token.
+                    assert replace(other.resolve(path), token="") == replace(outcome, token="")
                 else:
                     with pytest.raises(type(outcome)):
                         other.resolve(path)

@@ -1,0 +1,287 @@
+"""The mount table on a link: made once for all who get it, sent as changes, received within bounds.
+
+Refuses to know what a row means, and to keep any in a store.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kdir.v1 import federation_pb2
+
+from directory.federation.facts import TableRow
+from directory.federation.table_bounds import check_row
+from resolver.errors import KdirError
+from resolver.path import Path
+
+__all__ = ["ReceivedTable", "SentTable", "messages_of"]
+
+_MESSAGE_ROWS: Final = 500
+_MESSAGE_BYTES: Final = 256 * 1024
+_REFRESH_SECONDS: Final = 30
+"""So often rows are sent again of which nothing but age and counts is another: the age of a row
+counts from its owner's report, and a referral ends with it.
+"""
+_REST_SECONDS_A_ROW: Final = 0.01
+_MOST_REST_SECONDS: Final = 2.5
+"""The table is made anew at most so often, the longer the more rows it has: where a hundred
+clusters come at once, each gets their rows together.
+"""
+_SHARED_MS: Final = 1_000
+"""Messages are given to several links for so long; ages count as of the end of it."""
+_KEPT_CHANGES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """One table after the other; what is another than in the one before."""
+
+    number: int
+    mounts: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    row: TableRow
+    news: bytes
+    """What makes the row another at once."""
+    vital: tuple[int, int, bool]
+    """What makes it another now and then: when it was reported, its counts."""
+
+
+class SentTable:
+    """A mount table as one cluster sends it, the same to all links. Thread-safe.
+
+    Args:
+        rows: the table as it is now.
+        news_of: what makes a row another at once; the rest of it is sent every 30 s.
+    """
+
+    def __init__(
+        self,
+        rows: Callable[[], Sequence[TableRow]],
+        news_of: Callable[[federation_pb2.MountRow], bytes],
+        clock_ms: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rows: Final = rows
+        self._news_of: Final = news_of
+        self._clock_ms: Final = clock_ms
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._changed = True
+        self._made_at = -_MOST_REST_SECONDS
+        self._refreshed_at = clock()
+        self._sent: dict[str, _Sent] = {}
+        self._version = 0
+        self._versions: Final[deque[_Version]] = deque(maxlen=_KEPT_CHANGES)
+        self._shared: dict[tuple[int, bool], Sequence[federation_pb2.MountTable]] = {}
+        self._shared_until_ms = 0
+
+    def mark_changed(self) -> bool:
+        """Has the table made anew for the next link that asks for it; True if links should ask now,
+        False if it was made a short while ago, or is awaited already.
+        """
+        is_awaited, self._changed = self._changed, True
+        return not is_awaited and self._clock() >= self._made_at + self._rest_seconds()
+
+    def _rest_seconds(self) -> float:
+        return min(_MOST_REST_SECONDS, _REST_SECONDS_A_ROW * len(self._sent))
+
+    def messages_since(
+        self, version: int, *, reads_changes: bool
+    ) -> tuple[int, Sequence[federation_pb2.MountTable]]:
+        """Returns the newest version, and what to send to a link that has ``version`` (0: none)."""
+        with self._lock:
+            self._make()
+            if version == self._version:
+                return version, ()
+            key = (version, reads_changes)
+            now_ms = self._clock_ms()
+            if now_ms >= self._shared_until_ms:
+                self._shared.clear()
+                self._shared_until_ms = now_ms + _SHARED_MS
+            if key not in self._shared:
+                self._shared[key] = list(self._messages(version, reads_changes=reads_changes))
+            return self._version, self._shared[key]
+
+    def _make(self) -> None:
+        now = self._clock()
+        rest = self._rest_seconds()
+        refreshes = now >= self._refreshed_at + _REFRESH_SECONDS
+        if not refreshes and not (self._changed and now >= self._made_at + rest):
+            return
+        self._changed = False  # first: what changes meanwhile marks it again
+        try:
+            rows = self._rows()
+        except BaseException:
+            self._changed = True
+            raise
+        self._made_at = now
+        if refreshes:
+            self._refreshed_at = now
+        made: dict[str, _Sent] = {}
+        other: list[str] = []
+        for one in rows:
+            mount, before = one.row.mount, self._sent.get(one.row.mount)
+            fresh = before if before is not None and before.row is one else self._sent_of(one)
+            if before is not None and fresh is not before:
+                is_same = fresh.news == before.news
+                if is_same and not (refreshes and fresh.vital != before.vital):
+                    fresh = before
+            if fresh is not before:
+                other.append(mount)
+            made[mount] = fresh
+        other.extend(mount for mount in self._sent if mount not in made)
+        self._sent = made
+        if other or not self._version:
+            self._version += 1
+            self._versions.append(_Version(self._version, frozenset(other)))
+            self._shared.clear()
+
+    def _sent_of(self, one: TableRow) -> _Sent:
+        vital = (one.word_ms, one.row.topic_count, one.row.linked)
+        return _Sent(one, self._news_of(one.row), vital)
+
+    def _messages(
+        self, version: int, *, reads_changes: bool
+    ) -> Iterator[federation_pb2.MountTable]:
+        # Nobody is given a row that is younger than it is.
+        at_ms = self._shared_until_ms
+        if not reads_changes:
+            yield federation_pb2.MountTable(rows=[one.row.aged(at_ms) for one in self._all()])
+            return
+        if not version or version < self._versions[0].number - 1:
+            yield from messages_of((one.row.aged(at_ms) for one in self._all()), ())
+            return
+        mounts: set[str] = set()
+        for one in self._versions:
+            if one.number > version:
+                mounts |= one.mounts
+        rows = [self._sent[mount].row.aged(at_ms) for mount in sorted(mounts & self._sent.keys())]
+        yield from messages_of(rows, sorted(mounts - self._sent.keys()), is_change=True)
+
+    def _all(self) -> Iterator[_Sent]:
+        return iter(self._sent.values())
+
+
+def messages_of(
+    rows: Iterable[federation_pb2.MountRow], removed: Iterable[str], *, is_change: bool = False
+) -> Iterator[federation_pb2.MountTable]:
+    """Yields a table, or a change of one, in messages none of which is large."""
+    message = federation_pb2.MountTable(is_change=is_change)
+    size = 0
+    both: tuple[str | federation_pb2.MountRow, ...] = (*removed, *rows)
+    for one in both:
+        length = len(one) if isinstance(one, str) else one.ByteSize()
+        is_full = len(message.rows) + len(message.removed) >= _MESSAGE_ROWS
+        if size and (is_full or size + length > _MESSAGE_BYTES):
+            message.has_more = True
+            yield message
+            message, size = federation_pb2.MountTable(is_change=is_change), 0
+        if isinstance(one, str):
+            message.removed.append(one)
+        else:
+            message.rows.append(one)
+        size += length
+    yield message
+
+
+class ReceivedTable:
+    """A mount table as the other side of one link sent it so far. One thread receives.
+
+    Args:
+        accepts: whether the other side may report a mount at a path.
+        most_rows: rows that are taken; also of rows that one message has.
+        most_bytes: bytes of them together.
+    """
+
+    def __init__(
+        self,
+        accepts: Callable[[Path], bool],
+        *,
+        most_rows: int,
+        most_bytes: int,
+        most_endpoints: int,
+    ) -> None:
+        self._accepts: Final = accepts
+        self._most_rows: Final = most_rows
+        self._most_bytes: Final = most_bytes
+        self._most_endpoints: Final = most_endpoints
+        self._whole: dict[str, TableRow] = {}
+        self._whole_bytes = 0
+        self._coming: dict[str, TableRow] | None = None
+        """The table with the messages of one table or change that came; None: between two."""
+        self._bytes = 0
+        self.has_come = False
+        """Whether all of a table ever came."""
+        self.left_out = 0
+        """Rows of the last table or change that were not taken."""
+        self.why_left_out = ""
+        """Why, of one of them."""
+
+    @property
+    def rows(self) -> list[TableRow]:
+        """The last table of which all came, in the order in which its rows came."""
+        return list(self._whole.values())
+
+    def receive(self, message: federation_pb2.MountTable, now_ms: int) -> bool:
+        """Takes what one message has; True if it ends a table or change.
+
+        Rows that may not be there, or for which there is no room, are counted and left out.
+        """
+        if self._coming is None:
+            self.left_out, self.why_left_out = 0, ""
+            self._coming = dict(self._whole) if message.is_change else {}
+            self._bytes = self._whole_bytes if message.is_change else 0
+        for mount in message.removed[: self._most_rows]:
+            self._remove(mount)
+        for row in message.rows[: self._most_rows]:
+            self._add(row, now_ms)
+        over = len(message.rows) - self._most_rows
+        if over > 0:
+            self._leave_out(f"at most {self._most_rows} rows are taken", over)
+        if message.has_more:
+            return False
+        self._whole, self._whole_bytes, self._coming = self._coming, self._bytes, None
+        self.has_come = True
+        return True
+
+    def _remove(self, mount: str) -> None:
+        assert self._coming is not None  # noqa: S101 - receive began one
+        before = self._coming.pop(mount, None)
+        if before is not None:
+            self._bytes -= before.row.ByteSize()
+
+    def _add(self, row: federation_pb2.MountRow, now_ms: int) -> None:
+        assert self._coming is not None  # noqa: S101 - receive began one
+        # What was reported of this mount before is another, whether the new row is taken or not.
+        self._remove(row.mount)
+        size = row.ByteSize()
+        if len(self._coming) >= self._most_rows:
+            self._leave_out(f"at most {self._most_rows} rows are taken")
+        elif self._bytes + size > self._most_bytes:
+            self._leave_out(f"at most {self._most_bytes} bytes of rows are taken")
+        else:
+            try:
+                accepted = self._accepts(check_row(row, self._most_endpoints))
+            except KdirError as error:
+                self._leave_out(error.message)
+                return
+            if not accepted:
+                self._leave_out(f"{row.mount} is not below the mount of who reports it")
+                return
+            # A copy: a row of a message keeps all of that message in memory.
+            copy = federation_pb2.MountRow()
+            copy.CopyFrom(row)
+            self._coming[row.mount] = TableRow.received(copy, now_ms)
+            self._bytes += size
+
+    def _leave_out(self, why: str, count: int = 1) -> None:
+        self.left_out += count
+        self.why_left_out = self.why_left_out or why

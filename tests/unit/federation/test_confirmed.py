@@ -1,0 +1,132 @@
+"""A mount is unconfirmed since the last link on which all came, not since the last welcome."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from kdir.v1 import federation_pb2, federation_pb2_grpc
+
+from deploy.local.ports import LOOPBACK
+from directory.cluster import Cluster
+from directory.config import Limits, ServerConfig
+from directory.federation import facts
+from resolver.path import Path as Path_
+from tests.conftest import SharedEtcd
+from tests.federation import eventually
+from tests.unit.federation.test_one_commit import inherited, welcome
+
+
+class _Parent(federation_pb2_grpc.FederationServiceServicer):
+    """Sends a mount, and what is inherited there and a table where it has them; then, with nothing
+    to inherit, hangs up.
+    """
+
+    def __init__(self) -> None:
+        self.hands_down = True
+        self.rows: list[federation_pb2.MountRow] = []
+        self.links = 0
+        self.ended = threading.Event()
+
+    def Link(
+        self, requests: Iterator[federation_pb2.LinkRequest], context: grpc.ServicerContext
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        next(requests)
+        self.links += 1
+        hands_down = self.hands_down
+        yield federation_pb2.LinkResponse(welcome=welcome("/a", 1))
+        table = federation_pb2.MountTable(rows=self.rows)
+        yield federation_pb2.LinkResponse(mount_table=table)  # first, as older versions do
+        if hands_down:
+            yield federation_pb2.LinkResponse(inherited=inherited("/one", "/a", 1))
+        else:
+            self.ended.wait(0.2)
+        while hands_down and self.hands_down and not self.ended.is_set() and context.is_active():
+            self.ended.wait(0.1)
+            yield federation_pb2.LinkResponse(heartbeat=federation_pb2.Heartbeat())
+
+    def ListMounts(  # pragma: no cover - nobody asks
+        self, request: federation_pb2.ListMountsRequest, context: grpc.ServicerContext
+    ) -> federation_pb2.ListMountsResponse:
+        return federation_pb2.ListMountsResponse()
+
+
+@pytest.fixture
+def parent() -> Iterator[tuple[_Parent, str]]:
+    made = _Parent()
+    server = grpc.server(ThreadPoolExecutor(4))
+    federation_pb2_grpc.add_FederationServiceServicer_to_server(made, server)
+    port = server.add_insecure_port(f"{LOOPBACK}:0")
+    server.start()
+    yield made, f"{LOOPBACK}:{port}"
+    made.ended.set()
+    server.stop(0)
+
+
+@pytest.fixture(params=["sqlite", "etcd"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'a.sqlite'}"
+    etcd: SharedEtcd = request.getfixturevalue("etcd_cluster")
+    return etcd.address()
+
+
+def child_of(address: str, store: str) -> Cluster:
+    config = ServerConfig.quick(
+        Path_.parse("/a"),
+        cluster="a",
+        store=store,
+        listen="127.0.0.1:0",
+        parent=(address,),
+        limits=Limits(heartbeat_seconds=5.0),
+    )
+    cluster = Cluster.open(config)
+    cluster.start()
+    return cluster
+
+
+def test_a_parent_that_only_welcomes_confirms_nothing(
+    parent: tuple[_Parent, str], tmp_path: Path
+) -> None:
+    said, address = parent
+    cluster = child_of(address, f"sqlite:///{tmp_path / 'a.sqlite'}")
+    try:
+        eventually(lambda: cluster.link_status().linked)
+        assert cluster.unconfirmed_seconds() is None
+        said.hands_down = False
+        eventually(lambda: said.links >= 4)
+        assert eventually(lambda: (cluster.unconfirmed_seconds() or 0.0) > 4, 60)
+        assert not cluster.link_status().linked
+        kept = facts.heard_of(cluster.replica.snapshot)
+        assert kept is not None
+        links = said.links
+        eventually(lambda: said.links >= links + 2)
+        assert facts.heard_of(cluster.replica.snapshot) == kept, "nor is it kept that it did"
+        said.hands_down = True
+        assert eventually(lambda: cluster.unconfirmed_seconds() is None)
+    finally:
+        cluster.stop()
+
+
+def test_a_table_of_a_thousand_costs_no_link_and_comes_after_what_is_inherited(
+    parent: tuple[_Parent, str], store: str
+) -> None:
+    said, address = parent
+    said.rows = [
+        federation_pb2.MountRow(mount=f"/m{one}", cluster_id=f"kc-{one}", epoch=1)
+        for one in range(1_000)
+    ]
+    cluster = child_of(address, store)
+    try:
+        eventually(lambda: cluster.link_status().linked, 60)
+        assert eventually(
+            lambda: len(list(facts.table_rows(cluster.replica.snapshot))) == 1_000, 60
+        )
+        assert facts.is_known(cluster.replica.snapshot)
+        assert said.links == 1
+    finally:
+        cluster.stop()
