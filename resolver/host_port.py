@@ -1,7 +1,7 @@
 """``host:port`` as text: what is one, and what it means; refuses to look a name up.
 
 Everything that is no plain ``host:port`` is refused (schemes, users, paths, directory names), so
-that an endpoint never needs a directory look-up and never names a socket file (RELIABILITY R9,
+that an endpoint never needs a directory look-up and never names a socket file (R9,
 R10).
 """
 

@@ -46,6 +46,7 @@ __all__ = [
     "DETACHED_KEY",
     "HEARD_KEY",
     "INHERITED_KEY",
+    "PARENT_CONFIG_KEY",
     "TOLD_KEY",
     "UNMOUNTED_KEY",
     "Heard",
@@ -89,7 +90,7 @@ ATTACHED_KEY: Final = b"f/attached"
 TOLD_KEY: Final = b"f/told"
 UNMOUNTED_KEY: Final = b"f/unmounted"
 _MOVED_KEY: Final = b"f/moved"
-_PARENT_CONFIG_KEY: Final = b"f/parent_config"
+PARENT_CONFIG_KEY: Final = b"f/configured_parent"
 HEARD_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
 INHERITED_KEY: Final = keys.INHERITED
@@ -225,7 +226,7 @@ def parent_config_writes(snapshot: Snapshot, configured: Iterable[str]) -> tuple
     nothing where that is on record.
     """
     value = json.dumps(sorted(set(configured))).encode()
-    return () if snapshot.fact(_PARENT_CONFIG_KEY) == value else (Put(_PARENT_CONFIG_KEY, value),)
+    return () if snapshot.fact(PARENT_CONFIG_KEY) == value else (Put(PARENT_CONFIG_KEY, value),)
 
 
 def is_of_parent_config(snapshot: Snapshot, configured: Iterable[str]) -> bool:

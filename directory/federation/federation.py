@@ -481,6 +481,7 @@ _ROWS: Final = (
     (child_facts.LINKS, _Touched.LINKS),
     (MEMBER, _Touched.LINKS),
     (PARENT, _Touched.EVERYTHING),
+    (facts.PARENT_CONFIG_KEY, _Touched.EVERYTHING),
     (MOUNTED, _Touched.EVERYTHING),
     (facts.UNMOUNTED_KEY, _Touched.EVERYTHING),
     # All else that parent and children said, and the mark of a change of grants.

@@ -27,7 +27,7 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     first word that the parent said since
     f/moved                                         how often the mount, or the parent, was another
                                                     than before
-    f/parent_config                                 by which parent of the config it was found
+    f/configured_parent                             by which parent of the config it was found
     f/unmounted                                     why this cluster must not serve
     f/heard                                         when the parent was last heard, as far as kept
     f/mounted/<cluster id>                          claim: the one mount of this child, entry id,

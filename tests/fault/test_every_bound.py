@@ -145,6 +145,32 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "mask_paths": ("test_what_a_request_holds",),
     "link_targets": ("test_what_a_request_holds",),
     "mount_endpoints": ("test_what_a_request_holds",),
+    "endpoints of a row of a mount table, of a referral, of what a parent says of itself: more are "
+    "dropped": (
+        "tests/unit/resolver/test_endpoints.py::test_of_what_others_say_only_plain_endpoints_are_kept",
+    ),
+    "certificates read at a time before tokens are sent; how long one may take": (
+        "tests/unit/resolver/test_peer_certificates.py::test_so_many_are_read_at_a_time",
+    ),
+    "child_mounts": (
+        "tests/unit/federation/test_table_exchange.py::test_rows_over_the_bound_are_left_out",
+    ),
+    "child_mount_bytes": (
+        "tests/unit/federation/test_table_exchange.py::test_bytes_over_the_bound_are_left_out",
+    ),
+    "table_mounts": ("tests/unit/federation/test_table_exchange.py::test_shares_are_fair",),
+    "table_bytes": (
+        (
+            "tests/unit/federation/test_table_exchange.py::"
+            "test_one_group_that_is_too_large_costs_the_others_nothing"
+        ),
+    ),
+    "commits of what one child reports": (
+        (
+            "tests/fault/test_mount_tables.py::"
+            "test_a_child_that_reports_too_much_costs_itself_rows_and_nobody_a_link"
+        ),
+    ),
     "cluster id, name and incarnation of a child's hello": ("test_what_a_request_holds",),
     "physical name of a topic": ("test_what_a_request_holds",),
     "path; segments of a path; one segment": ("test_what_a_request_holds",),
