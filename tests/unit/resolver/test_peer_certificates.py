@@ -1,4 +1,4 @@
-"""Certificates are read before tokens are sent: a bounded number at a time, each for a bounded time."""
+"""Certificates are read before tokens are sent: so many at a time, each for a bounded time."""
 
 from __future__ import annotations
 
