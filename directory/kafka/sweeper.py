@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from directory.kafka import adoption, facts, walk
@@ -22,11 +22,11 @@ from directory.kafka.provision import Settling
 from directory.kafka.settings import KafkaSettings
 from directory.kafka.wishing import Wishing, is_under_way
 from directory.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
-from directory.namespace.keys import large_change_key
-from directory.namespace.mapping import plan_adoption
+from directory.namespace.keys import detached_key, large_change_key
+from directory.namespace.mapping import Action, Adoption, plan_adoption
 from directory.namespace.removal import LARGE_CHANGES_LEVEL, level_of
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Remove
+from directory.store.base import Put, Remove
 from resolver.path import Path
 
 __all__ = ["Sweeper"]
@@ -133,6 +133,20 @@ class Sweeper:
         commits.put(facts.stop(None))
         return True
 
+    def _detach(self, rows: Iterable[Adoption], snapshot: Snapshot, commits: TopicCommits) -> None:
+        """Records which topics came of requests whose entries were removed meanwhile: they are left
+        alone for good, and others that somebody makes of their names later are not.
+        """
+        writes = [
+            Put(detached_key(row.observed.physical_name), row.observed.topic_id)
+            for row in rows
+            if row.action is Action.DETACHED
+            and row.observed.topic_id
+            and snapshot.fact(detached_key(row.observed.physical_name)) is None
+        ]
+        for start in range(0, len(writes), commits.batch):
+            commits.put(writes[start : start + commits.batch])
+
     def _adopt(self, topics: Sequence[Seen], held: KafkaFacts, commits: TopicCommits) -> None:
         """Take topics in, or make them the backlog."""
         snapshot, mount = self._latest(), self._mount()
@@ -142,6 +156,7 @@ class Sweeper:
             snapshot,
             mount=mount,
         )
+        self._detach(rows, snapshot, commits)
         new = [(row.segments, row.observed) for row in rows if row.is_new]
         if len(new) > commits.batch * _BATCHES:
             self.backlog = Backlog(

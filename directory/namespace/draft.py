@@ -40,6 +40,7 @@ from directory.namespace.keys import (
     read_only_key,
     retired_key,
     retired_until_ms,
+    retired_value,
     unify,
 )
 from directory.namespace.policies import stamped
@@ -344,10 +345,12 @@ class Draft:
         """The name is no longer in use."""
         self._claimants(physical_name).discard(physical_name)
 
-    def retire(self, physical_name: str) -> None:
-        """The name is not given to new topics for a day."""
+    def retire(self, physical_name: str, *, awaited: bool = False) -> None:
+        """The name is not given to new topics for a day. ``awaited``: nor is a topic adopted that
+        comes under it meanwhile, since kdir asked Kafka for it, and its entry was removed.
+        """
         until_ms = self.context.now_ms + RETIRED_FOR_MS
-        self.set(retired_key(physical_name), str(until_ms).encode())
+        self.set(retired_key(physical_name), retired_value(until_ms, awaited=awaited))
 
     def reinstate(self, physical_name: str) -> None:
         """What kept the name from being used no longer does: it is used."""

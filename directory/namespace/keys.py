@@ -6,7 +6,8 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     g/<parent id, 8 bytes><t|c><name>               the grants of the entry at that place
                                                     (kdir.v1.Grants); comes, moves and goes with it
     p/<unified physical name>                       claim: the physical names that share it, by \n
-    r/<physical name>                               retired: unix ms until when, as decimal text
+    r/<physical name>                               retired: unix ms until when, as decimal text;
+                                                    and "awaited" where kdir asked Kafka for it
     x/<physical name>                               detached: adoption skips it; Kafka's topic id
     q/<principal>\0<request id>                     an answered request (deduplication, AIP-155)
     o/<change id>                                   the change events of one commit
@@ -111,6 +112,7 @@ __all__ = [
     "entry_key",
     "event_key",
     "grants_key",
+    "is_awaited",
     "kafka_key",
     "large_change_key",
     "member_key",
@@ -125,6 +127,7 @@ __all__ = [
     "request_key",
     "retired_key",
     "retired_until_ms",
+    "retired_value",
     "role_key",
     "unify",
 ]
@@ -134,6 +137,7 @@ GRANTS: Final = b"g/"
 CLAIM: Final = b"p/"
 RETIRED: Final = b"r/"
 DETACHED: Final = b"x/"
+_AWAITED: Final = b" awaited"
 REQUEST: Final = b"q/"
 EVENT: Final = b"o/"
 FEDERATION: Final = b"f/"
@@ -275,9 +279,22 @@ def read_only_id(key: bytes) -> int:
         return 0
 
 
+def retired_value(until_ms: int, *, awaited: bool = False) -> bytes:
+    """What is kept of a retired name. ``awaited``: a topic that kdir asked Kafka for may yet come
+    under it, though its entry was removed.
+    """
+    return str(until_ms).encode() + (_AWAITED if awaited else b"")
+
+
 def retired_until_ms(value: bytes) -> int | None:
     """Until when (Unix milliseconds) a name is retired; None: it cannot be read."""
-    return int(value) if value.isdigit() else None
+    text = value.removesuffix(_AWAITED)
+    return int(text) if text.isdigit() else None
+
+
+def is_awaited(value: bytes | None) -> bool:
+    """True if a retired name's topic may yet come; see ``retired_value``."""
+    return value is not None and value.endswith(_AWAITED)
 
 
 def removal_key(entry_id: int) -> bytes:

@@ -11,7 +11,7 @@ from typing import Final
 from directory.namespace.command import Observed
 from directory.namespace.entry import Kind, Mount
 from directory.namespace.ground import a_kind, follow
-from directory.namespace.keys import detached_key, entry_key
+from directory.namespace.keys import detached_key, entry_key, is_awaited, retired_key
 from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import InvalidPath
 from resolver.path import MAX_SEGMENT_LENGTH, Path, is_system
@@ -27,12 +27,13 @@ DETACHED_REASON: Final = (
 
 
 def is_detached(snapshot: Snapshot, observed: Observed) -> bool:
-    """Whether this very Kafka topic was left alone when its entry was removed. One of the same name
-    with another id was made since, by somebody else.
+    """Whether this very Kafka topic was left alone when its entry was removed, or kdir asked for it
+    and its entry was removed before Kafka showed it. One of the same name with another id was made
+    since, by somebody else.
     """
     topic_id = snapshot.fact(detached_key(observed.physical_name))
     if topic_id is None:
-        return False
+        return is_awaited(snapshot.fact(retired_key(observed.physical_name)))
     return not topic_id or not observed.topic_id or topic_id == observed.topic_id
 
 

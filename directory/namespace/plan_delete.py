@@ -61,7 +61,7 @@ class Fate(enum.Enum):
 
     DELETED = "it goes, with its data; its name is retired"
     DETACHED = "it stays; its name is not free for as long as it does"
-    RETIRED = "none is known; should one come late, its name is retired"
+    RETIRED = "none is known; should one come late, its name is retired, and it is left alone"
     FORGOTTEN = "Kafka refused it: nothing late can come for it"
 
 
@@ -72,12 +72,16 @@ def fate_of(topic: Topic, *, goes_in_kafka: bool) -> Fate:
     topic itself never does.
     """
     goes_in_kafka = goes_in_kafka and not is_protected(topic.physical_name)
-    attempted = topic.provision is Provision.PENDING and topic.provision_attempt != ""
-    if goes_in_kafka and (topic.provision in _IN_KAFKA or attempted):
+    if goes_in_kafka and (topic.provision in _IN_KAFKA or _is_asked_for(topic)):
         return Fate.DELETED
     if topic.provision is Provision.ACTIVE:
         return Fate.DETACHED
     return Fate.FORGOTTEN if topic.provision is Provision.FAILED else Fate.RETIRED
+
+
+def _is_asked_for(topic: Topic) -> bool:
+    """True if Kafka was asked for the topic, as far as is on record, and has not answered."""
+    return topic.provision is Provision.PENDING and topic.provision_attempt != ""
 
 
 def is_deleted_in_kafka(topic: Topic, *, goes_in_kafka: bool) -> bool:
@@ -205,4 +209,4 @@ def let_go(
     if fate is Fate.DETACHED:
         draft.set(detached_key(topic.physical_name), topic.topic_id)
     elif fate is Fate.RETIRED:
-        draft.retire(topic.physical_name)
+        draft.retire(topic.physical_name, awaited=_is_asked_for(topic))

@@ -277,7 +277,11 @@ def forget_retired(draft: Draft, command: ForgetRetired) -> Plan:
 
 
 def finish_delete(draft: Draft, command: FinishDelete) -> Plan:
-    """Kafka's topics are gone: so are the entries, and the names are retired for a day."""
+    """Kafka's topics are gone: so are the entries, and the names are retired for a day.
+
+    One that kdir asked for and never saw may yet come: Kafka may answer a request long after it
+    was sent.
+    """
     count = 0
     for name, entry_id in command.topics:
         topic = draft.snapshot.topic(DELETED_ID, name)
@@ -286,5 +290,6 @@ def finish_delete(draft: Draft, command: FinishDelete) -> Plan:
         count += 1
         draft.take(DELETED_ID, name, topic)
         draft.release(topic.physical_name)
-        draft.retire(topic.physical_name)
+        unseen = topic.provision_attempt != "" and not topic.topic_id
+        draft.retire(topic.physical_name, awaited=unseen)
     return draft.finish(topic_count=count)

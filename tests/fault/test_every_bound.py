@@ -590,12 +590,6 @@ CASES: Final = (
     ),
     Case(
         "mount_endpoints",
-        300,
-        lambda one, size: mount(one, "h" * (size - 2) + ":1"),
-        r"^mount\.endpoints: found .*at most 300 bytes",
-    ),
-    Case(
-        "mount_endpoints",
         3,
         lambda one, count: hello(one, endpoints=[f"h{n}:1" for n in range(count)]),
         r"^hello\.endpoints: found .*limits\.mount_endpoints",

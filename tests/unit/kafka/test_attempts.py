@@ -263,6 +263,53 @@ def test_what_is_removed_while_it_is_made_goes_all_the_same(
         here.close()
 
 
+@pytest.mark.parametrize("ceiling", [("create",), CEILING])
+def test_what_comes_after_its_entry_was_removed_is_left_alone_and_not_adopted(
+    kafka: Ledger, tmp_path: FilePath, ceiling: tuple[str, ...]
+) -> None:
+    """Whoever sent the request died, and Kafka answers it long after the removal was finished."""
+    here = started(tmp_path, kafka, ceiling=ceiling)
+    here.create("x")
+    kafka.before_create = _Dies(kafka)
+    with pytest.raises(Crash):
+        here.sweep()
+    here.remove("x")
+    here.close()
+    kafka.before_create = lambda: None
+    with world(tmp_path / "store.db", lambda: kafka, ceiling=ceiling, split_on=".") as again:
+        again.sweep()
+        again.settle()
+        assert again.nothing_left_to_reap()
+        kafka.add("x")
+        again.sweep()
+        again.settle()
+        assert "x" not in again.topics()
+        assert kafka.deleted == []
+        # Once it is seen it is that very topic; another one of its name is somebody else's.
+        del kafka.topics["x"]
+        again.sweep()
+        kafka.add("x")
+        again.sweep()
+        assert "x" in again.topics()
+
+
+def test_a_topic_that_somebody_makes_anew_after_a_removal_is_adopted(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    here = started(tmp_path, kafka, split_on=".")
+    try:
+        here.create("x")
+        here.settle()
+        here.remove("x")
+        here.settle()
+        assert kafka.deleted == ["x"]
+        kafka.add("x")
+        here.sweep()
+        assert "x" in here.topics()
+    finally:
+        here.close()
+
+
 def test_a_topic_is_not_deleted_while_kafka_does_not_show_which_one_it_is(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
