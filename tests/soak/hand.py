@@ -284,6 +284,7 @@ class Hand(threading.Thread):
         request = directory_pb2.ListEntriesRequest(
             path=self._cluster.mount, recursive=True, page_size=10_000
         )
+        self._token = ""  # it may be of a life of the store that was restored since
         for entry in self._call("DirectoryService.ListEntries", request).entries:
             topic = entry.topic
             if topic.provision == entry_pb2.PROVISION_ACTIVE and topic.physical_name[:1] == "w":
