@@ -20,7 +20,7 @@ import grpc
 from google.protobuf.message import Message
 
 from resolver.endpoints import LEAST_SECONDS
-from resolver.errors import HandshakeFailed, InvalidArgument, KdirError
+from resolver.errors import Cancelled, HandshakeFailed, InvalidArgument, KdirError
 from resolver.host_port import parse_endpoint
 from resolver.status import from_rpc_error
 
@@ -250,7 +250,7 @@ class GrpcTransport:
             except grpc.RpcError as error:
                 failure = self._failure(error)
             except ValueError as error:  # the channel was closed by another thread
-                raise RuntimeError("this transport is closed") from error
+                raise Cancelled(f"{endpoint}: closed while it was asked") from error
             readings += 1
             # Else the server shows another certificate than before, and nothing was sent.
             is_other = bool(peer.trusted) and isinstance(failure, HandshakeFailed)
