@@ -38,6 +38,7 @@ from directory.namespace.keys import (
     mounted_key,
     parse_entry_key,
     parse_grants_key,
+    retired_until_ms,
     unify,
 )
 from directory.namespace.mounted import claim_start, is_claimed_by
@@ -360,12 +361,17 @@ def _decimal(value: bytes) -> None:
         raise ValueError("not a decimal number")
 
 
+def _retired(value: bytes) -> None:
+    if retired_until_ms(value) is None:
+        raise ValueError("not a decimal number, or one and 'awaited'")
+
+
 # A longer prefix stands before one that it begins with.
 _READERS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
     FLOOR_KEY: _decimal,
     EVENT: lambda value: unpack(value, 0, ""),
     REQUEST: RequestRecord.from_bytes,
-    RETIRED: _decimal,
+    RETIRED: _retired,
     LEVEL: _decimal,
     MEMBER: admin_pb2.Member.FromString,
     **READERS,

@@ -15,7 +15,7 @@ from resolver.cli.entries import display_path, kind_of
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.planned import show_change
 from resolver.cli.session import Place, place
-from resolver.errors import InvalidNamespace, KdirError
+from resolver.errors import Absent, InvalidNamespace, KdirError
 
 if TYPE_CHECKING:
     from kdir.v1 import directory_pb2, entry_pb2
@@ -192,6 +192,8 @@ def _remove_one(session: Session, arguments: Arguments, where: Place) -> None:
     from kdir.v1 import directory_pb2
 
     found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=True)
+    if where.directory and found.kind == "topic":
+        raise Absent(f"{where.path} is a topic, not a directory", path=where.path)
     if found.kind == "mount" or (found.path == found.mount and not where.path.is_root):
         raise UsageError(f"{where.path} is a mount: kdir umount {where.path}", verb="rm")
     if found.kind == "directory" and not arguments.flag("recursive"):

@@ -243,6 +243,16 @@ def test_mount_names_the_child(kdir: Kdir) -> None:
 # -- rm ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("flags", [(), ("-r",), ("-r", "-y"), ("-r", "--plan")])
+def test_rm_of_a_directory_removes_no_topic_that_stands_there_alone(
+    kdir: Kdir, flags: tuple[str, ...]
+) -> None:
+    ran = kdir("rm", *flags, "/orders/")
+    assert ran.code == 1
+    assert "/orders is a topic, not a directory (ABSENT)" in ran.err
+    assert kdir.calls == []
+
+
 def test_rm_removes_what_stands_there_by_its_kind(kdir: Kdir) -> None:
     assert kdir("rm", "/orders").code == 0
     assert kdir.asked.kind == entry_pb2.ENTRY_KIND_TOPIC
