@@ -32,6 +32,7 @@ from directory.namespace.keys import (
     removal_key,
     request_key,
     retired_key,
+    retired_value,
     role_key,
 )
 from directory.store.events import FLOOR_KEY
@@ -262,6 +263,13 @@ def test_values_that_cannot_be_read(plant: Callable[[Cluster, Rows], str]) -> No
     assert (where, "value", "readable") in [(one.where, one.field, one.wanted) for one in found]
     # What follows from it (orphans, claims of what cannot be read) is named as such.
     assert {one.field for one in found} <= {"value", "parent", "claim"}
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_retired_name_is_readable(awaited: bool) -> None:
+    rows = rows_of(a_cluster())
+    rows[retired_key("x")] = retired_value(1_700_000_000_000, awaited=awaited)
+    assert "readable" not in [one.wanted for one in of_store(rows)]
 
 
 def test_a_floor_beyond_the_newest_revision() -> None:
