@@ -74,8 +74,11 @@ class AccessHistory:
             if applied.reloaded:
                 self._revisions, self._accesses, self._is_extended = [], [], False
             self._inherited = inherited
+            access = self._access_at(snapshot)
+            if same and access == known:
+                return  # other policies are inherited, and the same rights
             self._revisions.append(applied.revision)
-            self._accesses.append(self._access_at(snapshot))
+            self._accesses.append(access)
             if len(self._revisions) > _MOST:
                 del self._revisions[0], self._accesses[0]
                 self._is_extended = True

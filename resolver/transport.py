@@ -264,7 +264,10 @@ class GrpcTransport:
         metadata = self._with(endpoint, ())
         # A certificate that was replaced shows when the stream breaks at once: it is always read.
         peer = self._peer(endpoint, cluster_id, metadata, _STREAM_SECONDS, again=True)
-        made = self._callable(peer, method)(request, metadata=metadata)
+        try:
+            made = self._callable(peer, method)(request, metadata=metadata)
+        except ValueError as error:  # the channel was closed by another thread
+            raise Cancelled(f"{endpoint}: closed while it was asked") from error
         return _GrpcStream(made, self._failure)
 
     def open_channel(

@@ -423,8 +423,10 @@ class Federation:
             child = view.reporters.get(one.mount)
             told = self._heard_table if child is None else self._heard_below.get(child, {})
             heard = told.get(one.mount)
+            # Another server of this cluster may hold that link by now, and have kept what is newer.
+            is_newer = heard is not None and heard.word_ms >= one.word_ms
             is_same = heard is not None and heard.row.cluster_id == one.row.cluster_id
-            return heard if heard is not None and is_same else one
+            return heard if heard is not None and is_same and is_newer else one
         live = self.live(one.row.cluster_id)
         if live is None:
             return one

@@ -262,7 +262,11 @@ class ReceivedTable:
         assert self._coming is not None  # noqa: S101 - receive began one
         # What was reported of this mount before is another, whether the new row is taken or not.
         self._remove(row.mount)
-        size = row.ByteSize()
+        # A copy: a row of a message keeps all of that message in memory.
+        copy = federation_pb2.MountRow()
+        copy.CopyFrom(row)
+        received = TableRow.received(copy, now_ms)
+        size = received.row.ByteSize()
         if len(self._coming) >= self._most_rows:
             self._leave_out(f"at most {self._most_rows} rows are taken")
         elif self._bytes + size > self._most_bytes:
@@ -276,10 +280,7 @@ class ReceivedTable:
             if not accepted:
                 self._leave_out(f"{row.mount} is not below the mount of who reports it")
                 return
-            # A copy: a row of a message keeps all of that message in memory.
-            copy = federation_pb2.MountRow()
-            copy.CopyFrom(row)
-            self._coming[row.mount] = TableRow.received(copy, now_ms)
+            self._coming[row.mount] = received
             self._bytes += size
 
     def _leave_out(self, why: str, count: int = 1) -> None:

@@ -207,13 +207,13 @@ class AccessService(Service):
         caller = Caller.of(request.principal, request.host)
         operation = operation_from_proto(request.operation)
         resource = resource_kind_from_proto(request.resource_kind)
-        cluster = (
-            self._hosting.owner_of(Path.parse(request.path))
-            if request.path
-            else self._hosting.clusters[0]
-        )
-        cluster.check_mounted()
-        snapshot = self._hosting.read(cluster, request.token, call)
+        if request.path:
+            path = Path.parse(request.path)
+            cluster, snapshot = self._hosting.read_owned(path, request.token, call)
+        else:
+            cluster = self._hosting.clusters[0]
+            cluster.check_mounted()
+            snapshot = self._hosting.read(cluster, request.token, call)
         if caller.principal != (call.principal or ANONYMOUS):
             self._hosting.guarding.require_admin(cluster, "AccessService/AuthorizeAny", call)
         access = self._hosting.guarding.access(cluster, snapshot)

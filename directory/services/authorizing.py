@@ -198,6 +198,7 @@ def authorizing_on(
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
         sight = guarding.acting(cluster, snapshot, call)
+        check_owned(cluster, sight.access.mount, path)
         _require_whole(sight, operation, path, kind_there(sight, path, kind))
         return _inherited_guards(cluster, snapshot)
 

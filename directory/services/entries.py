@@ -167,7 +167,7 @@ class DirectoryService(Service):
         waits = request.wait_until_active and not request.validate_only
         if isinstance(entry, Topic) and waits and self._awaiting.acquire(blocking=False):
             try:
-                entry = self._await_active(cluster, path, written.revision, call)
+                entry = self._await_active(cluster, path, entry, written.revision, call)
             finally:
                 self._awaiting.release()
         response = directory_pb2.CreateEntryResponse(token=cluster.token_at(written.revision))
@@ -224,18 +224,25 @@ class DirectoryService(Service):
             )
         return command
 
-    def _await_active(self, cluster: Cluster, path: Path, revision: int, call: Call) -> Topic:
-        """The topic once Kafka has it; still pending when the time is over.
+    def _await_active(
+        self, cluster: Cluster, path: Path, made: Topic, revision: int, call: Call
+    ) -> Topic:
+        """The topic once Kafka has it; still pending when the time is over, or as it was made where
+        the mount moved meanwhile.
 
         Raises:
             KafkaRefused: Kafka, or a rule of ours, refused; the entry stays, as failed.
         """
         while True:
             snapshot = cluster.replica.snapshot
-            relative = path.below(cluster.mount_at(snapshot))
+            mount = cluster.mount_at(snapshot)
+            if not mount.is_prefix_of(path):
+                return made
+            relative = path.below(mount)
             parent = snapshot.find_directory(relative[:-1])
             topic = snapshot.topic(parent, relative[-1]) if parent is not None else None
-            if topic is None:
+            # Another one may stand there by now, which the caller may not even describe.
+            if topic is None or topic.entry_id != made.entry_id:
                 raise Absent(f"{path} was removed before Kafka had it", path=path)
             if topic.provision is Provision.FAILED:
                 raise KafkaRefused(
@@ -315,8 +322,8 @@ class DirectoryService(Service):
             token=cluster.token_at(written.revision),
             topic_count=written.plan.topic_count if seen is None else seen.topics,
             directory_count=written.plan.directory_count if seen is None else seen.containers + 1,
-            kafka_topics_deleted=deletes and written.plan.topic_count > 0,
         )
+        response.kafka_topics_deleted = deletes and response.topic_count > 0
         removed = written.plan.entry
         if isinstance(removed, Topic):
             response.provision = cast("entry_pb2.Provision", removed.provision.value)

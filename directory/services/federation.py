@@ -126,6 +126,8 @@ def _check_hello(hello: federation_pb2.Hello, bounds: Bounds) -> None:
     Path.parse(hello.mount)
     for field in ("cluster_id", "cluster", "incarnation"):
         check_text(f"hello.{field}", getattr(hello, field), _NAME_BYTES, "")
+    for field in ("kafka_cluster_id", "cluster_id", "cluster", "mount"):
+        check_text(f"hello.kafka.{field}", getattr(hello.kafka, field), 4 * _NAME_BYTES, "")
     _check_endpoints("hello.endpoints", hello.endpoints, bounds)
 
 

@@ -90,7 +90,7 @@ class ScanService(Service):
         sight = self._hosting.sight(cluster, newest, call)
         scan = None
         if sight.may_pass(path):
-            scan = self._held_scan(path, token, call) if token is not None else None
+            scan = self._held_scan(path, token, sight, call) if token is not None else None
             scan = scan or self._begun(cluster, path, newest, sight, call)
         if scan is None:
             raise sight.absent(path)
@@ -115,9 +115,9 @@ class ScanService(Service):
         path = Path.parse(request.path)
         return *self._hosting.read_owned(path, "", call), path
 
-    def _held_scan(self, path: Path, token: PageToken, call: Call) -> _Scan | None:
+    def _held_scan(self, path: Path, token: PageToken, sight: Sight, call: Call) -> _Scan | None:
         """What the caller's scan reads that a token is of; None where it is not held any more."""
-        key = (call.principal, call.host, str(path), token.incarnation, token.revision)
+        key = (call.principal, sight.caller.host, str(path), token.incarnation, token.revision)
         now = time.monotonic()
         with self._lock:
             while self._held and now - next(iter(self._held.values())).used_at >= _HELD_SECONDS:
@@ -136,7 +136,13 @@ class ScanService(Service):
         directory_id = snapshot.find_directory(start)
         if directory_id is None:
             return None
-        key = (call.principal, call.host, str(path), snapshot.incarnation, snapshot.revision)
+        key = (
+            call.principal,
+            sight.caller.host,
+            str(path),
+            snapshot.incarnation,
+            snapshot.revision,
+        )
         with self._lock:
             scan = self._held.get(key)
         if scan is None:
