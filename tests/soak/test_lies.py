@@ -30,8 +30,13 @@ def finds(report: Report, kinds: frozenset[str]) -> bool:
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_is_found(lie: str, tmp_path: Path) -> None:
-    report = run(SECONDS, "lies", folder=tmp_path, plan=SMALL, workers=3, faults=False, lie=lie)
-    assert finds(report, LIES[lie]), report.breaches
+    # On a slow machine two of few operations may not meet in one run: what they are is by chance.
+    for seed in ("lies", "lies-again", "lies-once-more"):
+        folder = tmp_path / seed
+        report = run(SECONDS, seed, folder=folder, plan=SMALL, workers=3, faults=False, lie=lie)
+        if finds(report, LIES[lie]):
+            return
+    raise AssertionError(report.breaches)
 
 
 @pytest.mark.parametrize("lie", KAFKA_LIES)
