@@ -61,6 +61,8 @@ def test_R5_a_child_speaks_only_for_what_is_below_it(federation: Federation) -> 
     call = federation_pb2_grpc.FederationServiceStub(la.channel).Link(iter(said.get, None))
     try:
         eventually(lambda: "/la/x/honest" in la.mounted())
+        # The table of the parent comes in its own time.
+        eventually(lambda: {"/ny", "/ny/deep"} <= set(la.mounted()))
         by_mount = {row.mount: list(row.endpoints) for row in la.mounts().rows}
         assert by_mount["/ny/deep"] == [deep.address]
         assert by_mount["/ny"] == [ny.address]
