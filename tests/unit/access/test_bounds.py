@@ -220,6 +220,10 @@ def test_a_mount_s_endpoint_is_host_and_port(la: House, endpoint: str) -> None:
         *(({"endpoints": [one]}, InvalidArgument) for one in NO_ENDPOINTS),
         ({"endpoints": ["h:1"] * 21}, LimitExceeded),
         ({"endpoints": ["h:1"] * 210}, LimitExceeded),
+        *(
+            ({"kafka": federation_pb2.KafkaClaim(kafka_cluster_id="k" * size)}, LimitExceeded)
+            for size in (1_025, 10_250)
+        ),
     ],
 )
 def test_a_hello_that_is_no_name_is_kept_nowhere(
@@ -230,6 +234,7 @@ def test_a_hello_that_is_no_name_is_kept_nowhere(
 
 
 def test_a_hello_at_the_bounds_waits_to_be_mounted(la: House) -> None:
-    fits = hello(cluster="x" * 256, endpoints=["h:1"] * 20)
+    claim = federation_pb2.KafkaClaim(kafka_cluster_id="k" * 1_024)
+    fits = hello(cluster="x" * 256, endpoints=["h:1"] * 20, kafka=claim)
     assert linking(la, fits).reason == "UNKNOWN_CHILD"
     assert waiting(la) == ["x" * 256]

@@ -184,6 +184,14 @@ def test_bytes_over_the_bound_are_left_out(count: int) -> None:
     assert mounts(table)[-1] == "/la/xyz"
 
 
+def test_a_row_that_comes_again_and_again_takes_the_room_of_one() -> None:
+    again = row("/la/a", endpoints=["h:1", "h:1", "h:1"])  # of which one is kept
+    table = received(100, 4 * again.ByteSize())
+    for _ in range(1_000):
+        table.receive(federation_pb2.MountTable(rows=[again], is_change=True), 1)
+        assert (mounts(table), table.left_out) == (["/la/a"], 0)
+
+
 def test_a_row_of_a_message_keeps_no_more_than_itself() -> None:
     table = received(2)
     message = federation_pb2.MountTable(rows=[row("/la/a")])
