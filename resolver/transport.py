@@ -222,20 +222,9 @@ class GrpcTransport:
         timeout_seconds: float,
         *,
         cluster_id: str = "",
+        more: Metadata = (),
     ) -> Any:
-        return self.call_with((), endpoint, method, request, timeout_seconds, cluster_id=cluster_id)
-
-    def call_with(
-        self,
-        more: Metadata,
-        endpoint: str,
-        method: Method,
-        request: Message,
-        timeout_seconds: float,
-        *,
-        cluster_id: str = "",
-    ) -> Any:
-        """``call``, with more metadata: for a server that asks in a caller's name."""
+        """``more``: metadata besides, for a server that asks in a caller's name."""
         self._renew()
         metadata = self._with(endpoint, more)
         deadline = time.monotonic() + timeout_seconds

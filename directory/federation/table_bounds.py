@@ -18,7 +18,14 @@ from directory.namespace.bounds import check_count, check_text
 from resolver.host_port import MAX_ENDPOINTS
 from resolver.path import Path
 
-__all__ = ["DEFAULT_TABLE_BOUNDS", "TableBounds", "check_row", "fair_shares", "fit_rows"]
+__all__ = [
+    "DEFAULT_TABLE_BOUNDS",
+    "TableBounds",
+    "check_kafka_claim",
+    "check_row",
+    "fair_shares",
+    "fit_rows",
+]
 
 _NAME_BYTES: Final = 256
 _ENDPOINT_BYTES: Final = 300
@@ -50,9 +57,18 @@ def check_row(row: federation_pb2.MountRow, most_endpoints: int) -> Path:
     check_count(field, len(row.endpoints), most_endpoints, "endpoints", "mount_endpoints")
     for endpoint in row.endpoints:
         check_text(field, endpoint, _ENDPOINT_BYTES, "")
-    for field in ("kafka_cluster_id", "cluster_id", "cluster", "mount"):
-        check_text(f"mount_table.kafka.{field}", getattr(row.kafka, field), 4 * _NAME_BYTES, "")
+    check_kafka_claim("mount_table.kafka", row.kafka)
     return Path.parse(row.mount)
+
+
+def check_kafka_claim(field: str, claim: federation_pb2.KafkaClaim) -> None:
+    """Checks the texts of what a cluster says of its Kafka.
+
+    Raises:
+        InvalidArgument, LimitExceeded
+    """
+    for name in ("kafka_cluster_id", "cluster_id", "cluster", "mount"):
+        check_text(f"{field}.{name}", getattr(claim, name), 4 * _NAME_BYTES, "")
 
 
 def fit_rows(

@@ -126,8 +126,8 @@ class AccessService(Service):
     def _topics_seen(self, cluster: Cluster, path: Path, written: Written, call: Call) -> int:
         """How many topics the grants are about, as far as the caller may know."""
         snapshot = written.snapshot or cluster.replica.snapshot
-        relative = path.segments[len(cluster.mount_at(snapshot)) :]
         sight = self._hosting.sight(cluster, snapshot, call)
+        relative = path.segments[len(sight.access.mount) :]
         directory_id = snapshot.find_directory(relative)
         node = None if directory_id is None else snapshot.node(directory_id)
         entry = written.plan.entry
@@ -147,10 +147,10 @@ class AccessService(Service):
         cluster, snapshot = self._hosting.read_owned(
             path, request.token, call, holder=kind is Kind.MOUNT
         )
-        shown = self._hosting.sight(cluster, snapshot, call).find(path, kind, no_follow=True)
-        found = standing(snapshot, cluster.mount_at(snapshot), path, shown)
-        relative = path.below(cluster.mount_at(snapshot))
-        place = Place(relative, found.entry.kind is Kind.TOPIC)
+        sight = self._hosting.sight(cluster, snapshot, call)
+        shown = sight.find(path, kind, no_follow=True)
+        found = standing(snapshot, sight.access.mount, path, shown)
+        place = Place(path.below(sight.access.mount), found.entry.kind is Kind.TOPIC)
         return access_pb2.ListGrantsResponse(
             grants=map(grant_to_proto, snapshot.grants.grants_at(place)),
             token=cluster.token_of(snapshot),
@@ -177,7 +177,7 @@ class AccessService(Service):
         if of_others and not may_ask_about(sight, path, kind_of(request.kind)):
             raise sight.absent(path)
         kind = kind_asked(sight, path, kind_of(request.kind))
-        relative = path.below(cluster.mount_at(snapshot))
+        relative = path.below(sight.access.mount)
         is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceKind.TOPIC
         place = Place(relative, is_topic)
         access = self._hosting.guarding.access(cluster, snapshot)

@@ -44,17 +44,18 @@ def fill_beside(
     """Adds to the answer of one entry; nothing to that of links and mounts, and no numbers of what
     is hidden from the caller.
     """
-    relative = path.below(cluster.mount_at(snapshot))
+    mount = sight.access.mount
+    relative = path.below(mount)
     if response.entry.HasField("topic"):
         way = follow(snapshot, relative[:-1])
         topic = snapshot.topic(way.node.entry_id, relative[-1])
         if topic is None or way.depth < len(relative) - 1:
             return
-        _quotas(response, cluster, sight, way.node)
-        _of_topic(response, cluster, snapshot, (way.node.entry_id, relative[-1]), topic)
+        _quotas(response, sight, way.node)
+        _of_topic(response, mount, snapshot, (way.node.entry_id, relative[-1]), topic)
     elif response.entry.HasField("directory"):
         node = follow(snapshot, relative).node
-        _quotas(response, cluster, sight, node)
+        _quotas(response, sight, node)
         if cluster.reconciler is not None and sight.sees_all_in(relative):
             least = call.seconds_left() * (1 - _SHARE)
             budget = Budget(lambda: call.seconds_left() > least)
@@ -62,25 +63,23 @@ def fill_beside(
                 response.attention.add(state=state, topics=topics)
 
 
-def _quotas(
-    response: directory_pb2.GetEntryResponse, cluster: Cluster, sight: Sight, node: Node
-) -> None:
+def _quotas(response: directory_pb2.GetEntryResponse, sight: Sight, node: Node) -> None:
     snapshot = sight.snapshot
     response.quotas.extend(
         policies_pb2.QuotaUse(
             field=one.field, set_at=one.path, limit=one.limit, used=seen_use(sight, one)
         )
-        for one in quotas_at(snapshot, cluster.mount_at(snapshot), above_of(snapshot), node)
+        for one in quotas_at(snapshot, sight.access.mount, above_of(snapshot), node)
     )
 
 
 def _of_topic(
     response: directory_pb2.GetEntryResponse,
-    cluster: Cluster,
+    mount: Path,
     snapshot: Snapshot,
     place: tuple[int, str],
     topic: Topic,
 ) -> None:
-    found = attended_of(snapshot, cluster.mount_at(snapshot), place, topic)
+    found = attended_of(snapshot, mount, place, topic)
     for field, state in sorted(found.items()):
         response.attention.add(state=state, field=field)

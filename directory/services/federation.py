@@ -9,6 +9,7 @@ from kdir.v1 import federation_pb2
 
 from directory.authorization.grant import Operation, ResourceKind
 from directory.federation.federation import unix_ms
+from directory.federation.table_bounds import check_kafka_claim
 from directory.identity.settings import TlsConfig
 from directory.namespace.bounds import Bounds, check_count, check_endpoint, check_text
 from directory.services.call import Call
@@ -126,8 +127,7 @@ def _check_hello(hello: federation_pb2.Hello, bounds: Bounds) -> None:
     Path.parse(hello.mount)
     for field in ("cluster_id", "cluster", "incarnation"):
         check_text(f"hello.{field}", getattr(hello, field), _NAME_BYTES, "")
-    for field in ("kafka_cluster_id", "cluster_id", "cluster", "mount"):
-        check_text(f"hello.kafka.{field}", getattr(hello.kafka, field), 4 * _NAME_BYTES, "")
+    check_kafka_claim("hello.kafka", hello.kafka)
     _check_endpoints("hello.endpoints", hello.endpoints, bounds)
 
 

@@ -83,8 +83,13 @@ class _OwnFirst:
     ) -> Any:
         handler = self._handlers.get(method.name) if endpoint in self._own() else None
         if handler is None:
-            return self._others.call_with(
-                self._more, endpoint, method, request, timeout_seconds, cluster_id=cluster_id
+            return self._others.call(
+                endpoint,
+                method,
+                request,
+                timeout_seconds,
+                cluster_id=cluster_id,
+                more=self._more,
             )
         call = Call(
             time.monotonic() + timeout_seconds,

@@ -23,7 +23,7 @@ from directory.namespace.entry import Policies
 from directory.namespace.policies import effective, levels_of
 from resolver import Resolver
 from resolver.errors import KdirError, NotReady, Unavailable
-from resolver.transport import GrpcTransport, Method
+from resolver.transport import GrpcTransport, Metadata, Method
 from tests.federation import Federation, Server, eventually
 from tests.unit.store.scripted_store import ScriptedStore
 from tests.unit.writing.bench import Bench
@@ -78,9 +78,12 @@ class Counting(GrpcTransport):
         timeout_seconds: float,
         *,
         cluster_id: str = "",
+        more: Metadata = (),
     ) -> Any:
         self.count += 1
-        return super().call(endpoint, method, request, timeout_seconds)
+        return super().call(
+            endpoint, method, request, timeout_seconds, cluster_id=cluster_id, more=more
+        )
 
 
 def test_P1_P5_first_reads_during_a_load_that_fails_wait_and_are_told_all(
