@@ -25,12 +25,11 @@ from bench.comparing import beside_echo
 from bench.ground import FIRST_DIRECTORY, SHOWN, TOPICS
 from bench.load import RESOLVE, Load, channel_to, method_of, resolves
 from bench.rows import Row, at_most
-from directory.authorization.access import Access
-from directory.authorization.grant import Grant, Operation, Permission
-from directory.authorization.principals import Caller
-from directory.authorization.rules import Rules
-from directory.authorization.tree import Granted, GrantTree, Place
-from directory.codec import ProtoCodec
+from directory.access.authorizer import Access
+from directory.access.compiled_grants import Rules
+from directory.access.grant import Grant, Operation, Permission
+from directory.access.grant_tree import Granted, GrantTree, Place
+from directory.access.principals import Caller
 from directory.namespace.entry import (
     NO_POLICIES,
     ROOT_ID,
@@ -45,6 +44,7 @@ from directory.namespace.policies import effective, explain, levels_of, path_lev
 from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store
 from directory.store.base import Put, Transaction
+from directory.wire.entry_codec import ProtoCodec
 from resolver.path import ROOT
 
 __all__ = ["run"]

@@ -25,7 +25,7 @@ from kdir.v1 import (
 )
 
 from bench import ground
-from resolver.token import Position, Token
+from resolver.revision_token import Position, Token
 from tests.support.http2 import Raw, begin_frame
 
 __all__ = ["ATTACKS"]

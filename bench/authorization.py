@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Final
 
 from bench.rows import Row, at_most
-from directory.authorization.access import Access
-from directory.authorization.grant import Grant, Operation, Permission
-from directory.authorization.principals import Caller
-from directory.authorization.rules import Question, Rules
-from directory.authorization.tree import Granted, GrantTree, Place
+from directory.access.authorizer import Access
+from directory.access.compiled_grants import Question, Rules
+from directory.access.grant import Grant, Operation, Permission
+from directory.access.grant_tree import Granted, GrantTree, Place
+from directory.access.principals import Caller
 from resolver.path import ROOT
 
 __all__ = ["run"]

@@ -20,19 +20,19 @@ import grpc
 
 from bench import ground
 from deploy.local.etcd import EtcdCluster, EtcdMember
-from directory.codec import ProtoCodec
 from directory.namespace.command import CreateDirectory
 from directory.namespace.keys import ENTRY
 from directory.store.addresses import open_store
 from directory.store.base import Put
-from directory.store.etcd.address import EtcdAddress
 from directory.store.etcd.connection import EtcdConnection
-from directory.store.etcd.generated import etcdrpc
-from directory.store.etcd.layout import Layout, end_of
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.etcd_address import EtcdAddress
+from directory.store.etcd.key_layout import Layout, end_of
 from directory.store.etcd.store import EtcdStore
 from directory.store.etcd.transaction import put
 from directory.store.replica import LOADED_PREFIXES, Replica, ReplicaState
-from directory.writer import Writer
+from directory.store.writer import Writer
+from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
 __all__ = [

@@ -25,10 +25,10 @@ from bench.load import BATCH, BATCH_PATHS, RESOLVE, Load, batches, resolves
 from bench.rows import Row, at_least, at_most
 from deploy.local.directory import DirectoryProcess
 from deploy.local.etcd import EtcdCluster
-from directory.codec import ProtoCodec
 from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store
 from directory.store.replica import LOADED_PREFIXES
+from directory.wire.entry_codec import ProtoCodec
 
 __all__ = ["measured"]
 

@@ -19,11 +19,11 @@ import grpc
 
 from deploy.local.directory import DirectoryProcess
 from deploy.local.process import LocalProcess
-from directory.codec import ProtoCodec
 from directory.namespace.entry import ROOT_ID, Directory, Kind, Provision, Topic
 from directory.namespace.keys import claim_key, entry_key
 from directory.store.addresses import open_store
 from directory.store.base import Put, Transaction
+from directory.wire.entry_codec import ProtoCodec
 
 __all__ = [
     "CLUSTER",

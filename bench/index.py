@@ -20,12 +20,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from bench.ground import CLUSTER, MOUNT, TOPICS, filled, free_core, path_of, pinned_directory
 from bench.rows import Row, at_least, at_most
+from resolver.index.arrow_rows import topic_batch, with_cluster
+from resolver.index.cluster_scan import PAGE_ROWS, SHARD_ROWS
 from resolver.index.job import SparkSettings, build
-from resolver.index.rows import topic_batch, with_cluster
-from resolver.index.scan import PAGE_ROWS, SHARD_ROWS
-from resolver.index.schema import ClusterState, spark_schema
+from resolver.index.row_schema import ClusterState, spark_schema
 from resolver.index.search import find
-from resolver.index.source import register
+from resolver.index.spark_source import register
 
 if TYPE_CHECKING:
     import pyarrow as pa

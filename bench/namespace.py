@@ -19,13 +19,13 @@ from typing import Final
 from bench import ground
 from bench.ground import SHOWN, TOPICS
 from bench.rows import Row, at_most
-from directory.codec import ProtoCodec
 from directory.namespace.entry import ROOT_ID, Directory, Kind, Provision, Topic
 from directory.namespace.keys import entry_key
 from directory.namespace.listing import page
 from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store
 from directory.store.replica import LOADED_PREFIXES
+from directory.wire.entry_codec import ProtoCodec
 
 __all__ = ["run"]
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sys
 
-from directory.process import main
+from directory.server.process import main
 
 
 def _run() -> int:
     if sys.argv[1:2] in (["restore"], ["migrate"]):
-        from directory.keeping.command import main as keep
+        from directory.maintenance.offline_commands import main as keep
 
         return keep(sys.argv[1], sys.argv[2:])
     return main()

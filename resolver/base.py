@@ -13,20 +13,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from resolver import errors
-from resolver.cache import DEFAULT_ENTRIES, Cache
+from resolver.answer_cache import DEFAULT_ENTRIES, Cache
+from resolver.cached_lookup import Lookups
 from resolver.endpoints import AllowList, Health
 from resolver.feeds import Feeds
 from resolver.host_port import parse_servers
-from resolver.lookups import Lookups
-from resolver.owner import Owners
-from resolver.resolution import Rules
+from resolver.owner_calls import Owners
+from resolver.resolution.state_machine import Rules
 from resolver.transport import GrpcTransport, Transport
 from resolver.walker import Positions, Walker
 from resolver.wanted import Wanted
 
 if TYPE_CHECKING:
+    from resolver.answer_cache_file import Disk
     from resolver.credentials import UserCredentials
-    from resolver.disk import Disk
 
 __all__ = ["BaseResolver"]
 
@@ -115,7 +115,7 @@ class BaseResolver:
         self._kept = self._cache.answers.get  # bound once: a warm resolve is little else
         self._disk: Disk | None = None
         if cache_file is not None:
-            from resolver.disk import Disk
+            from resolver.answer_cache_file import Disk
 
             self._disk = Disk(cache_file, self._cache, self.servers, clock)
             self._disk.load()
@@ -183,7 +183,7 @@ class BaseResolver:
 
 
 def _credentials(login: tuple[str, str, str, str, str]) -> UserCredentials:
-    from resolver.contexts import Login
     from resolver.credentials import UserCredentials
+    from resolver.user_config import Login
 
     return UserCredentials(Login(*login))

@@ -13,18 +13,18 @@ from resolver import errors
 from resolver.base import BaseResolver
 from resolver.errors import KdirError
 from resolver.location import Listener, TopicLocation
-from resolver.owner import Owner
+from resolver.owner_calls import Owner
 from resolver.path import Path
 from resolver.wanted import Wanted, kind_of, path_of
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from resolver.access import Checked
-    from resolver.listing import Listing
-    from resolver.resolution import Resolution
+    from resolver.access_requests import Checked
+    from resolver.directory_listing import Listing
+    from resolver.resolution.state_machine import Resolution
     from resolver.trace import Trace
-    from resolver.watching import Watching
+    from resolver.watch_stream import Watching
 
 __all__ = ["Listener", "Owner", "Resolver", "TopicLocation"]
 
@@ -221,7 +221,7 @@ class Resolver(BaseResolver):
             KdirError: as ``resolve``; Absent where the asker may neither describe the entry nor
                 asks for itself.
         """
-        from resolver.access import check_request, checked
+        from resolver.access_requests import check_request, checked
 
         request = check_request(
             str(path),
@@ -257,7 +257,7 @@ class Resolver(BaseResolver):
         Raises:
             KdirError: as ``check``.
         """
-        from resolver.access import any_request
+        from resolver.access_requests import any_request
         from resolver.transport import method
 
         request = any_request(principal, operation, resource, host=host)
@@ -306,7 +306,7 @@ class Resolver(BaseResolver):
         Raises:
             KdirError: nothing could be listed; as ``resolve``.
         """
-        from resolver.listing import Filter, Lists
+        from resolver.directory_listing import Filter, Lists
 
         lists = Lists(self._lookups, self._owners, self._rules, self._clock)
         wanted = Filter(
@@ -346,7 +346,7 @@ class Resolver(BaseResolver):
             NoRoute: no cluster of this name is known.
             KdirError: as ``resolve``.
         """
-        from resolver.locate import Locator
+        from resolver.reverse_lookup import Locator
 
         locator = Locator(self._transport, self._health, self._allow.refusal, self._clock)
         session = self._lookups.session.with_token(token)

@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from resolver import decode, errors
+from resolver import errors, reply_decoding
 from resolver.errors import KdirError
-from resolver.outcome import Reply
 from resolver.path import Path
+from resolver.resolution.outcome import Reply
 from resolver.transport import Transport, method
 
 __all__ = ["MAX_BATCH", "Combiner", "Options", "Server", "ask_together"]
@@ -76,7 +76,7 @@ def _ask(
         request.prefer = prefer
     if len(paths) == 1:
         request.path = str(paths[0])
-        return [decode.one(call())]
+        return [reply_decoding.one(call())]
     request.paths.extend(map(str, paths))
     try:
         response = call()
@@ -89,7 +89,7 @@ def _ask(
         return [
             reply for half in halves for reply in _ask(transport, server, half, options, deadline)
         ]
-    replies = list(decode.batch(response, paths))
+    replies = list(reply_decoding.batch(response, paths))
     over = [place for place, reply in enumerate(replies) if _is_of_paths(reply)]
     if over and len(over) < len(paths):
         # The answers were too large for one call. Each further call answers one path at least.

@@ -11,11 +11,11 @@ import os
 import pathlib
 from typing import Final
 
-from resolver.contexts import Login
 from resolver.errors import InvalidArgument
+from resolver.file_reload import Rereading
 from resolver.peer_certificates import TlsMaterial
-from resolver.rereading import Rereading
 from resolver.transport import BEARER, Metadata
+from resolver.user_config import Login
 
 __all__ = ["UserCredentials"]
 

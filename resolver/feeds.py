@@ -1,7 +1,7 @@
 """The changes of clusters: watched for a caller, or followed to keep what is remembered fresh.
 
-Refuses to read the changes: ``watching.py`` keeps a stream of them alive, ``following.py`` takes
-them into the cache.
+Refuses to read the changes: ``watch_stream.py`` keeps a stream of them alive, ``following.py``
+takes them into the cache.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from resolver import errors
-from resolver.cache import Cache
-from resolver.lookups import Lookups
-from resolver.outcome import Failed, Found, NotThere, Sender
-from resolver.owner import Owner, Owners
+from resolver.answer_cache import Cache
+from resolver.cached_lookup import Lookups
+from resolver.owner_calls import Owner, Owners
 from resolver.path import Path
-from resolver.resolution import Rules
+from resolver.resolution.outcome import Failed, Found, NotThere, Sender
+from resolver.resolution.state_machine import Rules
 from resolver.transport import Transport
 from resolver.wanted import Wanted, kind_of
 
 if TYPE_CHECKING:
     from resolver.following import Following
-    from resolver.watching import Watching
+    from resolver.watch_stream import Watching
 
 __all__ = ["Feeds"]
 
@@ -86,7 +86,7 @@ class Feeds:
             self.following.close(self._timeout_seconds + _GRACE_SECONDS)
 
     def _watching(self, path: Path, after: str, checkpoint_seconds: int) -> Watching:
-        from resolver.watching import Watching
+        from resolver.watch_stream import Watching
 
         def find_owner(again: bool) -> Owner:  # noqa: FBT001 - one caller
             wanted = Wanted(kind_of("directory"))

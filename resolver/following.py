@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from resolver import errors
-from resolver.cache import Cache, Followed
+from resolver.answer_cache import Cache, Followed
 from resolver.errors import KdirError
-from resolver.outcome import Found, NotThere, Sender
 from resolver.path import Path
-from resolver.token import Token
-from resolver.watching import Changes, Watching
+from resolver.resolution.outcome import Found, NotThere, Sender
+from resolver.revision_token import Token
+from resolver.watch_stream import Changes, Watching
 
 if TYPE_CHECKING:
     from kdir.v1 import watch_pb2

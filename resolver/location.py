@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from resolver.errors import InvalidArgument, Lame
 from resolver.listeners import Listener, check_listener
-from resolver.outcome import Answer, LinkStep, Sender
 from resolver.printable import cut_shown
+from resolver.resolution.outcome import Answer, LinkStep, Sender
 from resolver.topic_names import why_invalid
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()
         Lame: the owner names a listener that is none, or a topic that Kafka cannot have; names the
             field, what was found and what would be right.
     """
-    resolution: resolve_pb2.Resolution = answer.payload  # type: ignore[assignment] # decode.py's
-    authority: resolve_pb2.Authority = sender.payload  # type: ignore[assignment] # decode.py's
+    resolution: resolve_pb2.Resolution = answer.payload  # type: ignore[assignment] # reply_decoding.py's
+    authority: resolve_pb2.Authority = sender.payload  # type: ignore[assignment] # reply_decoding.py's
     entry = resolution.entry
     kind = entry.WhichOneof("kind") or ""
     topic = entry.topic if kind == "topic" else None

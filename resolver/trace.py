@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from resolver.cached_lookup import absent_error
 from resolver.errors import KdirError
 from resolver.location import TopicLocation, location_of
-from resolver.lookups import absent_error
-from resolver.outcome import Attempt, Failed, Found, NotThere
 from resolver.path import Path
-from resolver.resolution import Resolution
+from resolver.resolution.outcome import Attempt, Failed, Found, NotThere
+from resolver.resolution.state_machine import Resolution
 
 __all__ = ["Trace", "trace_of"]
 

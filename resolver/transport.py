@@ -20,9 +20,9 @@ import grpc
 from google.protobuf.message import Message
 
 from resolver.endpoints import LEAST_SECONDS
+from resolver.error_status import from_rpc_error
 from resolver.errors import Cancelled, HandshakeFailed, InvalidArgument, KdirError
 from resolver.host_port import parse_endpoint
-from resolver.status import from_rpc_error
 
 if TYPE_CHECKING:
     from resolver.peer_certificates import PeerCertificates, TlsMaterial

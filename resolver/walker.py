@@ -1,8 +1,8 @@
 """Drives walks: asks over a transport within one deadline; refuses to cache or to decide anything.
 
-What to ask and what to believe is ``resolver/resolution.py``'s; this module gives it time, servers
-and their replies. Used by the client for one path or thousands, and by a server that resolves for
-a client (``recursive``).
+What to ask and what to believe is ``resolver/resolution/state_machine.py``'s; this module gives it
+time, servers and their replies. Used by the client for one path or thousands, and by a server that
+resolves for a client (``recursive``).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resolver.combine import MAX_BATCH, Combiner, Options, Server, ask_together
 from resolver.endpoints import LEAST_SECONDS, Health, patience
 from resolver.errors import DeadlineExceeded, KdirError
-from resolver.outcome import Ask, Reply, Sender, Verdict
 from resolver.path import Path
-from resolver.resolution import Resolution, Rules
-from resolver.token import Position, Token
+from resolver.resolution.outcome import Ask, Reply, Sender, Verdict
+from resolver.resolution.state_machine import Resolution, Rules
+from resolver.revision_token import Position, Token
 from resolver.transport import Transport
 
 if TYPE_CHECKING:

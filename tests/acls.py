@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
-from directory.authorization.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant import Grant, Operation, Permission, ResourceKind
 from directory.kafka.acl import Acl, Binding, Pattern, Resource
 from directory.kafka.armory import Armed, Planned
 from directory.kafka.contract import AclView, AlreadySo, Done, KafkaAdmin, Outcome, Still, always

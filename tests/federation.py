@@ -28,8 +28,8 @@ from kdir.v1 import (
 )
 
 from deploy.local.directory import DirectoryProcess
+from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
-from resolver.status import from_rpc_error
 
 __all__ = ["Federation", "Server", "eventually"]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from directory.kafka.contract import Done, Outcome, Seen, Still, Survey, Unknown, Wish, always
 from resolver.errors import KafkaUnavailable
-from tests.unit.kafka.test_acl_pushing import Kafka
+from tests.unit.kafka.test_acl_applier import Kafka
 
 __all__ = ["Ledger"]
 

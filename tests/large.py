@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from directory.codec import ProtoCodec
 from directory.kafka.acl import Binding
 from directory.kafka.contract import (
     AclView,
@@ -25,6 +24,7 @@ from directory.kafka.contract import (
     Wish,
     always,
 )
+from directory.maintenance.reaper import Reaper
 from directory.namespace.command import Command
 from directory.namespace.entry import (
     DELETED_ID,
@@ -48,12 +48,12 @@ from directory.namespace.keys import (
     entry_key,
     parse_entry_key,
 )
-from directory.namespace.tree import ROOT_KEY
-from directory.reaper import Reaper
+from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Committed, Limits, Put, Row, Store, Transaction, Write
 from directory.store.replica import Replica
-from directory.store.sqlite import SqliteStore
-from directory.writer import Writer, Written
+from directory.store.sqlite.store import SqliteStore
+from directory.store.writer import Writer, Written
+from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 from tests.reconciling import eventually
 

@@ -6,13 +6,13 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from directory.codec import ProtoCodec
-from directory.members import Members, settle_level
+from directory.server.membership import Members, settle_level
 from directory.store.base import Store
 from directory.store.replica import Replica
-from directory.store.sqlite import SqliteStore
-from directory.store.sqlite_announcing import SqliteAnnouncement
-from directory.writer import Writer
+from directory.store.sqlite.sqlite_announcing import SqliteAnnouncement
+from directory.store.sqlite.store import SqliteStore
+from directory.store.writer import Writer
+from directory.wire.entry_codec import ProtoCodec
 from resolver.path import ROOT
 
 __all__ = ["One"]

@@ -13,20 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from directory.codec import ProtoCodec
-from directory.kafka import walk
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka import recorded_topics
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Done, KafkaAdmin, Seen, Wish
-from directory.kafka.facts import KafkaFacts
+from directory.kafka.pin_and_stop import KafkaFacts
 from directory.kafka.reconciler import Reconciler
-from directory.kafka.settings import KafkaSettings
+from directory.kafka.reconciler_settings import KafkaSettings
+from directory.maintenance.reaper import Reaper
 from directory.namespace.command import Command, CreateDirectory, CreateTopic, DeleteEntry
 from directory.namespace.entry import DELETED_ID, Kind, Topic
-from directory.reaper import Reaper
 from directory.store.base import Store
 from directory.store.replica import Replica
-from directory.store.sqlite import SqliteStore
-from directory.writer import Writer, Written
+from directory.store.sqlite.store import SqliteStore
+from directory.store.writer import Writer, Written
+from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
 __all__ = [
@@ -188,7 +188,7 @@ class World:
         """By path below the mount."""
         return {
             "/".join(one.path.below(MOUNT)): one.topic
-            for one in walk.recorded(self.replica.snapshot, MOUNT)
+            for one in recorded_topics.recorded(self.replica.snapshot, MOUNT)
         }
 
     def states(self) -> dict[str, str]:
@@ -196,7 +196,7 @@ class World:
 
     def removed(self) -> Sequence[Topic]:
         """Topics that wait for Kafka."""
-        return [one.topic for one in walk.doomed(self.replica.snapshot)]
+        return [one.topic for one in recorded_topics.doomed(self.replica.snapshot)]
 
     def nothing_left_to_reap(self) -> bool:
         node = self.replica.snapshot.node(DELETED_ID)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import io
 
-from directory.keeping.backup import backup_of
-from directory.keeping.restore import Backup, plan_restore, restore
+from directory.maintenance.backup import backup_of
+from directory.maintenance.restore import Backup, plan_restore, restore
 from directory.store.base import Store
-from resolver.backup import BackupWriter
+from resolver.backup_file import BackupWriter
 
 __all__ = ["back_up", "put_back"]
 

@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from directory.codec import ProtoCodec
 from directory.namespace.command import Change, Command, Context, Plan
 from directory.namespace.entry import (
     DELETED_ID,
@@ -25,6 +24,7 @@ from directory.namespace.entry import (
 from directory.namespace.plan import plan
 from directory.namespace.snapshot import Node, Snapshot
 from directory.store.base import Guard, KeyIs, NothingNewer, Put, Remove, Write
+from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
 __all__ = ["NOW_MS", "Cluster", "Rows", "path"]

@@ -12,7 +12,7 @@ from typing import Final
 from kdir.v1 import federation_pb2
 
 from directory.federation.facts import TableRow, bare
-from directory.federation.stamped import BELOW, is_path, read, stamped, unstamped
+from directory.federation.link_records import BELOW, is_path, read, stamped, unstamped
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write

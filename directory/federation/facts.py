@@ -18,9 +18,8 @@ from typing import Final
 
 from kdir.v1 import federation_pb2, policies_pb2
 
-from directory.authorization.access import Level as AccessLevel
-from directory.authorization.rules import NO_RULES, Rules
-from directory.codec import policies_from_proto, policies_to_proto
+from directory.access.authorizer import Level as AccessLevel
+from directory.access.compiled_grants import NO_RULES, Rules
 from directory.federation.inherited import (
     Word,
     parent_of,
@@ -28,15 +27,16 @@ from directory.federation.inherited import (
     whole_inherited,
     writes_of,
 )
-from directory.federation.stamped import READERS, check, read, stamped, unstamped
-from directory.grant_messages import grant_to_proto, stored_grant
-from directory.messages import policies_of
+from directory.federation.link_records import READERS, check, read, stamped, unstamped
 from directory.namespace import keys
 from directory.namespace.entry import Directory, Policies
-from directory.namespace.grants import SHUT
+from directory.namespace.grant_rows import SHUT
 from directory.namespace.policies import Level
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write
+from directory.wire.entry_codec import policies_from_proto, policies_to_proto
+from directory.wire.entry_messages import policies_of
+from directory.wire.grant_messages import grant_to_proto, stored_grant
 from resolver.errors import InvalidArgument, NotReady
 from resolver.host_port import plain_endpoints
 from resolver.path import Path

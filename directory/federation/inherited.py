@@ -25,7 +25,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from kdir.v1 import federation_pb2
 
-from directory.federation.stamped import check, parse, read, stamped, unstamped
+from directory.federation.link_records import check, parse, read, stamped, unstamped
 from directory.namespace.keys import HANDED, INHERITED, PARENT
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write

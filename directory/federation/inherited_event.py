@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from kdir.v1 import federation_pb2
 
-from directory.messages import policies_of
-from directory.namespace.carried import with_effective
 from directory.namespace.command import Change
 from directory.namespace.entry import ROOT_ID, Kind
+from directory.namespace.event_policies import with_effective
 from directory.namespace.keys import event_key
 from directory.namespace.policies import Level
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from directory.store.events import new_change_id, pack
+from directory.wire.entry_messages import policies_of
 from resolver.path import Path
 
 __all__ = ["event_of"]

@@ -19,17 +19,18 @@ import grpc
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from directory.federation import facts
-from directory.federation.federation import Federation, Member, unix_ms
+from directory.federation.federation_state import Federation, Member, unix_ms
 from directory.federation.inherited import steps
 from directory.federation.inherited_event import event_of
 from directory.federation.table_exchange import ReceivedTable
-from directory.identity.dialling import Dialling
-from directory.logs import carried
 from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
+from directory.server.dialling import Dialling
+from directory.server.logs import carried
 from directory.store.base import KeyIs, Leadership, Put, Store, StoreAway, Write
 from directory.store.replica import Replica
-from directory.writer import Writer
+from directory.store.writer import Writer
+from resolver.error_status import from_rpc_error
 from resolver.errors import (
     KdirError,
     LimitExceeded,
@@ -41,7 +42,6 @@ from resolver.errors import (
 )
 from resolver.host_port import plain_endpoints
 from resolver.path import Path
-from resolver.status import from_rpc_error
 
 __all__ = ["LinkStatus", "ParentLink"]
 

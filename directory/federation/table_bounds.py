@@ -33,7 +33,7 @@ _ENDPOINT_BYTES: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class TableBounds:
-    """The bounds of one cluster; see ``directory.config.Limits`` of the same names."""
+    """The bounds of one cluster; see ``directory.server.config.Limits`` of the same names."""
 
     child_mounts: int = 2_000
     child_mount_bytes: int = 512 * 1024

@@ -1,6 +1,7 @@
 """What an ACL of Kafka is, as values: who may do what on which resource; refuses to decide.
 
-Operations and permissions are those of grants; numbers on the wire are ``acl_admin.py``'s to know.
+Operations and permissions are those of grants; numbers on the wire are ``acl_admin_client.py``'s to
+know.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from functools import total_ordering
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
-from directory.authorization.grant import Operation, Permission, ResourceKind
-from directory.authorization.principals import ANY_HOST
+from directory.access.grant import Operation, Permission, ResourceKind
+from directory.access.principals import ANY_HOST
 
 __all__ = ["CLOSED", "OPERATIONS", "Acl", "Binding", "Pattern", "Resource", "kafka_host"]
 

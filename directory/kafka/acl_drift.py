@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from directory.authorization.grant import ResourceKind
+from directory.access.grant import ResourceKind
 from directory.kafka.acl import Acl, Resource
-from directory.kafka.acl_records import Kept, kept_of, kept_rows
+from directory.kafka.applying.last_applied_acls import Kept, kept_of, kept_rows
 from directory.kafka.drift import Drift
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.snapshot import Snapshot

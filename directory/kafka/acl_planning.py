@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from directory.kafka.acl import Acl, Binding
-from directory.kafka.acl_judging import CALL_ORDER, AclRules, AclVerdict
-from directory.kafka.acl_survey import AclSurvey, FoundAcls, scope_of
-from directory.kafka.acl_wishes import Start
-from directory.kafka.arming import KafkaCall
+from directory.kafka.applying.acl_judging import CALL_ORDER, AclRules, AclVerdict
+from directory.kafka.applying.acl_survey import AclSurvey, FoundAcls, scope_of
+from directory.kafka.applying.arming import KafkaCall
+from directory.kafka.applying.desired_acls import Start
 from directory.kafka.contract import KafkaAdmin
 from directory.namespace.snapshot import Snapshot
 from resolver.errors import LimitExceeded

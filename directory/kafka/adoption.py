@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from directory.kafka.commits import TopicCommits
+from directory.kafka.applying.pushed import Pushed
 from directory.kafka.contract import Seen, Survey
-from directory.kafka.pushed import Pushed
+from directory.kafka.fenced_commits import TopicCommits
 from directory.namespace.command import Observed, TopicNews
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.mapping import Action, Adoption, MappingRule, plan_adoption
-from directory.namespace.physical import is_protected
+from directory.namespace.physical_names import is_protected
 from directory.namespace.plan_create import TAKEN_OVER
 from directory.namespace.snapshot import Located, Snapshot
 from resolver.path import Path

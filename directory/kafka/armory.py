@@ -1,7 +1,8 @@
 """What operators ask about arming: the plan of it, and to arm by a plan that was read.
 
 Any server may do it, elected or not: what is committed says what is to be done, and the elected
-reconciler does it (``pushing.py``), also when this server dies. Refuses to change Kafka itself.
+reconciler does it (``config_applier.py``), also when this server dies. Refuses to change Kafka
+itself.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from types import MappingProxyType
 from typing import Final
 
 from directory.federation import facts
-from directory.kafka import arming
 from directory.kafka.acl_planning import AclPlan, plan_acls
-from directory.kafka.acl_records import ACL_BASIS
-from directory.kafka.acl_wishes import Start
-from directory.kafka.arming import Found, KafkaCall, Rules, Subject
-from directory.kafka.commits import TopicCommits
+from directory.kafka.applying import arming
+from directory.kafka.applying.arming import Found, KafkaCall, Rules, Subject
+from directory.kafka.applying.desired_acls import Start
+from directory.kafka.applying.last_applied_acls import ACL_BASIS
+from directory.kafka.applying.partition_growth import Room
+from directory.kafka.applying.pushed import Mark, mark_of, pushed_of
+from directory.kafka.applying.releases import Released, armed_plan, release_writes
 from directory.kafka.contract import KafkaAdmin, Refused, Seen
 from directory.kafka.desk import Desk
-from directory.kafka.facts import NOT_ON_RECORD, KafkaFacts
-from directory.kafka.growing import Room
+from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.inheritance import basis_of, missing_word
-from directory.kafka.pushed import Mark, mark_of, pushed_of
-from directory.kafka.releases import Released, armed_plan, release_writes
-from directory.kafka.settings import ACLS, CONFIGS
+from directory.kafka.pin_and_stop import NOT_ON_RECORD, KafkaFacts
+from directory.kafka.reconciler_settings import ACLS, CONFIGS
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Directory, Kind, Topic
 from directory.namespace.fields import ASPECTS
-from directory.namespace.ground import standing
-from directory.namespace.physical import refuse_protected
+from directory.namespace.physical_names import refuse_protected
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.traversal import standing
 from directory.store.base import Guard, KeyIs, Put, Write
 from resolver.errors import (
     AboveCeiling,

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import admin_pb2, entry_pb2
 
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.adoption import Adopted
 from directory.kafka.drift import Drift
 from directory.kafka.reconciler import Reconciler
-from directory.kafka.settings import KafkaSettings
+from directory.kafka.reconciler_settings import KafkaSettings
 from resolver.path import Path
 
 if TYPE_CHECKING:
-    from directory.config import KafkaConfig, ServerConfig
+    from directory.server.config import KafkaConfig, ServerConfig
     from directory.store.base import Store
     from directory.store.replica import Replica
-    from directory.writer import Writer
+    from directory.store.writer import Writer
 
 __all__ = [
     "adoption_to_proto",

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from directory.kafka.acl_drift import acl_state, acl_states_below
-from directory.kafka.arming import PARTITIONS
-from directory.kafka.growing import NO_ROOM, Room
-from directory.kafka.pushed import PUSHED, attention
-from directory.kafka.settings import ACLS
-from directory.kafka.wishing import Wishing
-from directory.namespace.budget import Budget
+from directory.kafka.applying.arming import PARTITIONS
+from directory.kafka.applying.desired_configs import Wishing
+from directory.kafka.applying.partition_growth import NO_ROOM, Room
+from directory.kafka.applying.pushed import PUSHED, attention
+from directory.kafka.reconciler_settings import ACLS
 from directory.namespace.entry import Provision, Topic
-from directory.namespace.rules import directories_below
+from directory.namespace.policy_checks import directories_below
 from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.time_budget import Budget
 from resolver.errors import NotReady
 from resolver.path import Path
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from directory.kafka.adoption import Adopted, Move, TakeIn, TakeOver, carry_out
-from directory.kafka.commits import TopicCommits
-from directory.large_changes import LargeAdoption
+from directory.kafka.fenced_commits import TopicCommits
+from directory.store.large_changes import LargeAdoption
 
 __all__ = ["Backlog"]
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from directory.kafka import walk
-from directory.kafka.walk import Census
+from directory.kafka import recorded_topics
+from directory.kafka.recorded_topics import Census
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
@@ -73,7 +73,7 @@ class CensusTaker:
     def _count(self, snapshot: Snapshot, rest: Callable[[float], object]) -> None:
         worked, begun = 0.0, self._clock()
         try:
-            for census in walk.counting(snapshot, self._mount(), _LOOK_AFTER):
+            for census in recorded_topics.counting(snapshot, self._mount(), _LOOK_AFTER):
                 seconds = self._clock() - begun
                 worked += seconds
                 rest(seconds)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from directory.toml_table import ConfigError, Table
-from resolver.client_settings import read_settings
+from directory.server.toml_table import ConfigError, Table
+from resolver.properties_file import read_settings
 
 __all__ = ["OWN", "ClientProperties", "client_properties"]
 

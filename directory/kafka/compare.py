@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from directory.kafka.applying.desired_configs import Wished
 from directory.kafka.contract import Seen, Survey
-from directory.kafka.wishing import Wished
 from directory.namespace.command import TopicNews
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.topic_configs import same_value

@@ -1,6 +1,6 @@
 """What the reconciler needs of Kafka, as values and one Protocol; refuses to know a client library.
 
-``admin.py`` is how it is done.
+``admin_client.py`` is how it is done.
 """
 
 from __future__ import annotations

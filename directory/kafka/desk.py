@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from directory.kafka.commits import WritesCommands
 from directory.kafka.contract import KafkaAdmin
-from directory.kafka.settings import KafkaSettings
+from directory.kafka.fenced_commits import WritesCommands
+from directory.kafka.reconciler_settings import KafkaSettings
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Limits
 from resolver.path import Path

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from directory.authorization.grant import ResourceKind
+from directory.access.grant import ResourceKind
 from directory.kafka.acl import Binding
 from directory.kafka.contract import (
     AclView,
@@ -23,7 +23,7 @@ from directory.kafka.contract import (
     Wish,
     always,
 )
-from directory.namespace.physical import is_protected
+from directory.namespace.physical_names import is_protected
 
 __all__ = ["GuardedAdmin"]
 

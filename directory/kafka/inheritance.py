@@ -10,7 +10,7 @@ import json
 from typing import Final
 
 from directory.federation import facts
-from directory.kafka.facts import pinned_words
+from directory.kafka.pin_and_stop import pinned_words
 from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
 from directory.federation.facts import inherited_policies
-from directory.kafka import walk
+from directory.kafka import recorded_topics
 from directory.kafka.attempt import Attempt
-from directory.kafka.commits import Commits
 from directory.kafka.compare import Recorded, show_id
 from directory.kafka.contract import (
     AlreadySo,
@@ -29,11 +28,12 @@ from directory.kafka.contract import (
     Unknown,
     Wish,
 )
-from directory.kafka.settings import CREATE, DELETE
-from directory.kafka.walk import Doomed
+from directory.kafka.fenced_commits import Commits
+from directory.kafka.reconciler_settings import CREATE, DELETE
+from directory.kafka.recorded_topics import Doomed
 from directory.namespace.command import TopicNews
 from directory.namespace.entry import Policies, Provision, Topic
-from directory.namespace.physical import is_protected
+from directory.namespace.physical_names import is_protected
 from directory.namespace.plan_delete import DELETED
 from directory.namespace.policies import effective, levels_of
 from directory.namespace.snapshot import Snapshot
@@ -304,14 +304,14 @@ class Provisioner:
 
     def _wish(self, one: Recorded) -> Wish:
         snapshot = self.latest()
-        place = walk.place_of(snapshot, self.mount, one)
+        place = recorded_topics.place_of(snapshot, self.mount, one)
         above = inherited_policies(snapshot)
         return wish_of(one.topic, [*above, *levels_of(snapshot, place[0])] if place else above)
 
     def _entry(self, one: Recorded) -> Topic | None:
         """The entry as it stands now; None = it is gone or elsewhere."""
         snapshot = self.latest()
-        place = walk.place_of(snapshot, self.mount, one)
+        place = recorded_topics.place_of(snapshot, self.mount, one)
         topic = None if place is None else snapshot.topic(*place)
         return topic if topic is not None and topic.entry_id == one.topic.entry_id else None
 

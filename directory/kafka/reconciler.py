@@ -17,33 +17,33 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from directory.kafka import facts, walk
+from directory.kafka import pin_and_stop, recorded_topics
 from directory.kafka.acl_drift import acl_drift
-from directory.kafka.acl_pushing import AclPusher
-from directory.kafka.altered import Altered
+from directory.kafka.applying.acl_applier import AclPusher
+from directory.kafka.applying.altered import Altered
+from directory.kafka.applying.config_applier import Pusher
 from directory.kafka.armory import Armory
 from directory.kafka.backlog import Backlog
 from directory.kafka.census import CensusTaker
-from directory.kafka.commits import LeadershipLost, TopicCommits, WritesCommands
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.desk import Desk
 from directory.kafka.drift import Drift, drift_of
-from directory.kafka.facts import NOT_ON_RECORD, KafkaFacts
+from directory.kafka.fenced_commits import LeadershipLost, TopicCommits, WritesCommands
 from directory.kafka.guarded_admin import GuardedAdmin
 from directory.kafka.inheritance import missing_word
-from directory.kafka.operations import Adopting, Operations
+from directory.kafka.leader_term import Health, Term
+from directory.kafka.operator_requests import Adopting, Operations
+from directory.kafka.pin_and_stop import NOT_ON_RECORD, KafkaFacts
 from directory.kafka.provision import Provisioner, Settling
-from directory.kafka.pushing import Pusher
-from directory.kafka.settings import KafkaSettings, KafkaStatus
+from directory.kafka.reconciler_settings import KafkaSettings, KafkaStatus
+from directory.kafka.retry_queue import Work
 from directory.kafka.status import counted_in, told_by_leader
-from directory.kafka.sweeper import Sweeper
-from directory.kafka.term import Health, Term
-from directory.kafka.worklist import Work
-from directory.logs import carried
+from directory.kafka.sweep import Sweeper
 from directory.namespace.command import Observed
 from directory.namespace.keys import LARGE_CHANGE
 from directory.namespace.mapping import MappingRule
 from directory.namespace.snapshot import Snapshot
+from directory.server.logs import carried
 from directory.store.base import Store, StoreAway
 from directory.store.replica import Applied, Replica
 from resolver.errors import (
@@ -271,7 +271,7 @@ class Reconciler:
             LeadershipLost, StoreUnavailable
         """
         unmanaged = bool(self._unmanaged())
-        writes, guard = facts.note_manager(self._latest(), unmanaged=unmanaged)
+        writes, guard = pin_and_stop.note_manager(self._latest(), unmanaged=unmanaged)
         if writes:
             term.commits.put(writes, (guard,))
             which = "another cluster manages" if unmanaged else "this cluster manages"
@@ -296,7 +296,7 @@ class Reconciler:
         waiting = term.sweeper.sweep(term.admin, term.commits)
         self._answered(term)
         snapshot, mount = self._latest(), self._mount()
-        places = (walk.place_of(snapshot, mount, one) for one in waiting)
+        places = (recorded_topics.place_of(snapshot, mount, one) for one in waiting)
         term.worklist.add(place for place in places if place is not None)
         self._work(term, term.admin)
         term.sweeper.read_configs(term.admin, term.commits)
@@ -472,7 +472,7 @@ class Reconciler:
         survey = term.sweeper.survey if term is not None else None
         foreign = term.acl_pusher.foreign if term is not None else {}
         snapshot = self._replica.snapshot
-        found = walk.recorded_at(snapshot, mount, path)
+        found = recorded_topics.recorded_at(snapshot, mount, path)
         rows = [row for one in found for row in drift_of(one, survey)]
         rows += acl_drift(snapshot, mount, path, foreign)
         return sorted(rows, key=lambda row: (row.path, row.field))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from directory.kafka.acl_records import acl_counts
-from directory.kafka.facts import KafkaFacts
-from directory.kafka.pushed import topics_attended
-from directory.kafka.settings import KafkaStatus
-from directory.kafka.term import Health, Term
-from directory.kafka.walk import Census
+from directory.kafka.applying.last_applied_acls import acl_counts
+from directory.kafka.applying.pushed import topics_attended
+from directory.kafka.leader_term import Health, Term
+from directory.kafka.pin_and_stop import KafkaFacts
+from directory.kafka.reconciler_settings import KafkaStatus
+from directory.kafka.recorded_topics import Census
 from directory.namespace.snapshot import Snapshot
 
 __all__ = ["counted_in", "told_by_leader"]

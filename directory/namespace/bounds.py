@@ -35,7 +35,7 @@ _MOST_ENDPOINT_BYTES: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of one cluster; see ``directory.config.Limits`` of the same names."""
+    """The bounds of one cluster; see ``directory.server.config.Limits`` of the same names."""
 
     policy_text_bytes: int = 4_096
     policy_tags: int = 64

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from directory.authorization.grant import Grant
+from directory.access.grant import Grant
 from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
 from directory.namespace.entry import (
     NO_POLICIES,

@@ -1,7 +1,8 @@
 """Entries as pure values: directory, topic, link, mount, and what is granted on one; refuses to
 know how they are stored.
 
-The numbers of the enums are those of ``kdir.v1``; the codec (``directory/codec.py``) translates.
+The numbers of the enums are those of ``kdir.v1``; the codec (``directory/wire/entry_codec.py``)
+translates.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, Final, Protocol
 
-from directory.authorization.grant import Grant
+from directory.access.grant import Grant
 from resolver.path import Path
 
 __all__ = [

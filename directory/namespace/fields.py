@@ -23,11 +23,11 @@ from directory.namespace.entry import (
     Policies,
     Topic,
 )
-from resolver.definitions import nearest
 from resolver.errors import InvalidArgument
 from resolver.kafka import settings as client_settings
 from resolver.path import Path
 from resolver.printable import cut_name, cut_shown
+from resolver.setting_types import nearest
 
 __all__ = ["ASPECTS", "apply_changes", "check_policies"]
 

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from directory.namespace.budget import Budget
 from directory.namespace.entry import NO_POLICIES, Directory, Mount
 from directory.namespace.policies import set_fields
 from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.time_budget import Budget
 
 __all__ = ["Inheriting", "Shown", "inheriting"]
 

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from directory.namespace import physical
+from directory.namespace import physical_names
 from directory.namespace.command import Observed
 from directory.namespace.places import DETACHED_REASON, Places, is_detached
 from directory.namespace.snapshot import Located, Snapshot
@@ -138,7 +138,7 @@ def place(rules: Sequence[MappingRule], physical_name: str) -> Placement:
     A name that would not make a path (``a..b``, ``.a``, ``a.``, ``a.__b``) stays flat, whole, at
     the mount root. Kafka's and other systems' own topics have no place.
     """
-    if physical.is_internal(physical_name):
+    if physical_names.is_internal(physical_name):
         return Placement((), 0, "it is a system's own topic")
     for number, rule in enumerate(rules, start=1):
         if not rule.match.matches_segment(physical_name):

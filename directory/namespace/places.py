@@ -10,9 +10,9 @@ from typing import Final
 
 from directory.namespace.command import Observed
 from directory.namespace.entry import Kind, Mount
-from directory.namespace.ground import a_kind, follow
 from directory.namespace.keys import detached_key, entry_key, is_awaited, retired_key
 from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.traversal import a_kind, follow
 from resolver.errors import InvalidPath
 from resolver.path import MAX_SEGMENT_LENGTH, Path, is_system
 

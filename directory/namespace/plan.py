@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from directory.namespace.carried import with_effective
 from directory.namespace.command import (
     AddGrants,
     AdoptTopics,
@@ -30,8 +29,9 @@ from directory.namespace.command import (
     RemoveGrants,
     UpdateEntry,
 )
-from directory.namespace.draft import Draft
+from directory.namespace.event_policies import with_effective
 from directory.namespace.plan_adopt import adopt_topics, move_topics, record_topics
+from directory.namespace.plan_builder import Draft
 from directory.namespace.plan_create import (
     create_directory,
     create_link,

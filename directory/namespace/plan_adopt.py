@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from directory.namespace import physical, rules
+from directory.namespace import physical_names, policy_checks
 from directory.namespace.command import (
     AdoptTopics,
     MoveTopics,
@@ -20,16 +20,16 @@ from directory.namespace.command import (
     RecordTopics,
     TopicNews,
 )
-from directory.namespace.draft import Draft
 from directory.namespace.entry import DELETED_ID, Directory, Kind, Provision, Topic
-from directory.namespace.ground import follow, inside
 from directory.namespace.places import DETACHED_REASON, Places, is_detached
+from directory.namespace.plan_builder import Draft
 from directory.namespace.plan_create import check_names
 from directory.namespace.quotas import Amount, counts_of
-from directory.namespace.removal import DELETED
+from directory.namespace.removal_records import DELETED
 from directory.namespace.room import Arrivals, check_own, check_room
 from directory.namespace.snapshot import Node
-from directory.namespace.tree import upwards
+from directory.namespace.traversal import follow, inside
+from directory.namespace.tree_nodes import upwards
 from resolver.errors import (
     AlreadyExists,
     Conflict,
@@ -111,11 +111,11 @@ class _Adoption:
         draft.reinstate(name)
 
     def _why_not(self, observed: Observed) -> str | None:
-        if physical.is_internal(observed.physical_name):
+        if physical_names.is_internal(observed.physical_name):
             return "it is a system's own topic"
         if is_detached(self._draft.snapshot, observed):
             return DETACHED_REASON
-        return physical.why_invalid(observed.physical_name)
+        return physical_names.why_invalid(observed.physical_name)
 
 
 class _Tiers:
@@ -198,8 +198,8 @@ class _Moving:
         if (obstacle := self._places.obstacle(relative)) is not None:
             raise AlreadyExists(obstacle, path=path)
         target = follow(draft.snapshot, relative[:-1]).node
-        rules.check_writable(draft, source, topic.policies)
-        rules.check_writable(draft, target)
+        policy_checks.check_writable(draft, source, topic.policies)
+        policy_checks.check_writable(draft, target)
         counted = frozenset(node.entry_id for node in upwards(draft.snapshot.nodes, source))
         comes, arriving = counts_of(topic), self._arrivals.by_directory
         check_room(draft, target, comes, unless=counted, arriving=arriving)

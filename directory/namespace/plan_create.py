@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-from directory.namespace import physical, rules
+from directory.namespace import physical_names, policy_checks
 from directory.namespace.bounds import check_mount
 from directory.namespace.command import (
     CreateDirectory,
@@ -18,7 +18,6 @@ from directory.namespace.command import (
     CreateTopic,
     Plan,
 )
-from directory.namespace.draft import Draft
 from directory.namespace.entry import (
     NO_POLICIES,
     Directory,
@@ -30,13 +29,14 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.fields import check_policies
-from directory.namespace.ground import a_kind, enter, follow, inside, turn_back
 from directory.namespace.keys import mounted_key
 from directory.namespace.links import check_targets
 from directory.namespace.mounted import claim_of
+from directory.namespace.plan_builder import Draft
 from directory.namespace.quotas import Amount, counts_of
 from directory.namespace.room import Arrivals, check_own, check_room
 from directory.namespace.snapshot import Node
+from directory.namespace.traversal import a_kind, enter, follow, inside, turn_back
 from resolver.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -79,7 +79,7 @@ def create_directory(draft: Draft, command: CreateDirectory) -> Plan:
     check_names(command.path, relative)
     check_policies(command.policies, draft.context.bounds)
     policies = draft.stamped_policies(command.policies)
-    rules.check_writable(draft, way.node)
+    policy_checks.check_writable(draft, way.node)
     draft.expect_way(way.node)
     parent_id = way.node.entry_id
     made: Directory | None = None
@@ -109,7 +109,7 @@ def create_topic(draft: Draft, command: CreateTopic) -> Plan:
     check_policies(command.policies, draft.context.bounds)
     _check_size("topic.partitions", command.partitions, _MOST_PARTITIONS)
     _check_size("topic.replication_factor", command.replication_factor, _MOST_REPLICAS)
-    rules.check_writable(draft, parent)
+    policy_checks.check_writable(draft, parent)
     draft.expect_way(parent)
     topic = (
         _adopted_topic(draft, command)
@@ -128,13 +128,13 @@ def _wished_topic(
     draft: Draft, command: CreateTopic, relative: Sequence[str], parent: Node
 ) -> Topic:
     context = draft.context
-    base = physical.default_name(relative)
+    base = physical_names.default_name(relative)
     if command.physical_name:
-        physical.check_asked(command.physical_name, draft.names, base=base)
+        physical_names.check_asked(command.physical_name, draft.names, base=base)
         name = command.physical_name
     else:
-        name = physical.free_name(base, draft.names)
-    defaults = rules.inherited(draft, parent)
+        name = physical_names.free_name(base, draft.names)
+    defaults = policy_checks.inherited(draft, parent)
     own = command.policies
     if command.partitions and defaults.partitions not in {None, command.partitions}:
         # Its own word from the start, or it would grow to what is inherited once it is armed.
@@ -179,8 +179,8 @@ def _take_over(draft: Draft, command: CreateTopic, parent: Node, standing: Topic
             f"Kafka has: adopt it without any, then change them",
             path=command.path,
         )
-    physical.refuse_protected(observed.physical_name)
-    rules.check_writable(draft, parent, standing.policies)
+    physical_names.refuse_protected(observed.physical_name)
+    policy_checks.check_writable(draft, parent, standing.policies)
     draft.expect_way(parent)
     taken = replace(
         draft.stamped(standing),
@@ -206,7 +206,7 @@ def _adopted_topic(draft: Draft, command: CreateTopic) -> Topic:
     observed = command.adopt_existing
     assert observed is not None  # noqa: S101 - for the type checker; the caller has looked
     name = observed.physical_name
-    physical.refuse_protected(name)
+    physical_names.refuse_protected(name)
     if command.physical_name not in {"", name}:
         raise InvalidArgument(
             f"topic.physical_name is {command.physical_name!r}, but the topic to adopt is {name!r}",
@@ -239,7 +239,7 @@ def create_link(draft: Draft, command: CreateLink) -> Plan:
     relative, parent = _place(draft, command.path)
     check_free(draft, parent, relative[-1], Kind.LINK, command.path)
     check_targets(command.path, command.targets, draft.context.bounds)
-    rules.check_writable(draft, parent)
+    policy_checks.check_writable(draft, parent)
     draft.expect_way(parent)
     link = Link(
         entry_id=draft.fresh_id(),
@@ -273,7 +273,7 @@ def create_mount(draft: Draft, command: CreateMount) -> Plan:
                 standing=stands.kind.name.lower(),
             )
     _check_not_mounted(draft, command)
-    rules.check_writable(draft, parent)
+    policy_checks.check_writable(draft, parent)
     draft.expect_way(parent)
     draft.expect_vacant(parent.entry_id, Kind.TOPIC, name, command.path)
     mount = Mount(

@@ -11,12 +11,11 @@ import enum
 from dataclasses import replace
 from typing import Final, assert_never
 
-from directory.namespace import rules
+from directory.namespace import policy_checks
 from directory.namespace.command import (
     DeleteEntry,
     Plan,
 )
-from directory.namespace.draft import Draft
 from directory.namespace.entry import (
     DELETED_ID,
     Directory,
@@ -25,7 +24,6 @@ from directory.namespace.entry import (
     Provision,
     Topic,
 )
-from directory.namespace.ground import Standing
 from directory.namespace.keys import (
     MOUNTED,
     READ_ONLY,
@@ -34,11 +32,13 @@ from directory.namespace.keys import (
     mounted_key,
     removal_key,
 )
-from directory.namespace.physical import is_protected
+from directory.namespace.physical_names import is_protected
+from directory.namespace.plan_builder import Draft
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
-from directory.namespace.removal import DELETED, LARGE_CHANGES_LEVEL, Removal, level_of
-from directory.namespace.rules import read_only_place
+from directory.namespace.policy_checks import read_only_place
+from directory.namespace.removal_records import DELETED, LARGE_CHANGES_LEVEL, Removal, level_of
+from directory.namespace.traversal import Standing
 from resolver.counting import plural
 from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly
 from resolver.path import Path
@@ -105,7 +105,7 @@ def delete_entry(draft: Draft, command: DeleteEntry) -> Plan:
             path=command.path,
         )
     check_etag(found, command.etag)
-    rules.check_writable(draft, parent, own_policies(found.entry))
+    policy_checks.check_writable(draft, parent, own_policies(found.entry))
     draft.expect_way(parent)
     match found.entry:
         case Topic() as topic:

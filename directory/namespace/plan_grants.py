@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from directory.authorization.grant import MOST_GRANTS, Grant, add_grants, remove_grants
+from directory.access.grant import MOST_GRANTS, Grant, add_grants, remove_grants
 from directory.namespace.command import AddGrants, Change, Plan, RemoveGrants
-from directory.namespace.draft import Draft
 from directory.namespace.entry import EntryGrants
+from directory.namespace.plan_builder import Draft
 from resolver.errors import Internal, LimitExceeded
 from resolver.path import Path
 

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from directory.namespace import rules
+from directory.namespace import policy_checks
 from directory.namespace.command import MoveEntry, Plan
-from directory.namespace.draft import Draft
 from directory.namespace.entry import (
     Directory,
     Entry,
@@ -21,15 +20,16 @@ from directory.namespace.entry import (
     Mount,
     Topic,
 )
-from directory.namespace.ground import Standing, Way, a_kind, follow, turn_back
 from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key
 from directory.namespace.mounted import raised_claim
+from directory.namespace.plan_builder import Draft
 from directory.namespace.plan_create import check_free, check_names
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.quotas import Amount, counting_at, counts_of
 from directory.namespace.room import check_room, expect_same_below
 from directory.namespace.snapshot import Node
-from directory.namespace.tree import upwards
+from directory.namespace.traversal import Standing, Way, a_kind, follow, turn_back
+from directory.namespace.tree_nodes import upwards
 from resolver.errors import AlreadyExists, CrossMount, InvalidMove, InvalidPath, MountShadows
 from resolver.path import MAX_PATH_BYTES, MAX_SEGMENTS, Path
 
@@ -51,8 +51,8 @@ def move_entry(draft: Draft, command: MoveEntry) -> Plan:
     name = relative[-1]
     check_names(command.new_path, relative)
     _check_vacant(draft, found.entry, target, name, command)
-    rules.check_writable(draft, found.parent, own_policies(found.entry))
-    rules.check_writable(draft, target)
+    policy_checks.check_writable(draft, found.parent, own_policies(found.entry))
+    policy_checks.check_writable(draft, target)
     draft.expect_way(found.parent)
     draft.expect_way(target)
     _check_fits(draft, found, command.new_path)
@@ -136,8 +136,8 @@ def _check_fits(draft: Draft, found: Standing, new_path: Path) -> None:
     longer = len(str(new_path)) - len(str(found.path))
     if deeper <= 0 and longer <= 0:
         return
-    for here in rules.directories_below(draft.snapshot, node):
-        path = rules.path_of(draft, here)
+    for here in policy_checks.directories_below(draft.snapshot, node):
+        path = policy_checks.path_of(draft, here)
         longest = max((len(name) for name in (*here.topics, *here.containers)), default=-1)
         held = longest >= 0
         if (
@@ -216,7 +216,7 @@ def _mark_read_only_below(draft: Draft, path: Path) -> None:
     # Who removes the directory that they move into is to notice them: one mark is enough for that.
     prefix = path.below(draft.mount)
     for key, value in draft.snapshot.facts(READ_ONLY):
-        at = rules.read_only_place(draft.snapshot, key, value)
+        at = policy_checks.read_only_place(draft.snapshot, key, value)
         if at is not None and at[: len(prefix)] == prefix and at != prefix:
             draft.set(key, value)
             return

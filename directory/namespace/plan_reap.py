@@ -17,7 +17,6 @@ from directory.namespace.command import (
     Plan,
     ReapDeleted,
 )
-from directory.namespace.draft import Draft
 from directory.namespace.entry import (
     DELETED_ID,
     Directory,
@@ -38,8 +37,9 @@ from directory.namespace.keys import (
     retired_key,
     retired_until_ms,
 )
+from directory.namespace.plan_builder import Draft
 from directory.namespace.plan_delete import deleted_name, let_go
-from directory.namespace.removal import DELETED, Removal
+from directory.namespace.removal_records import DELETED, Removal
 from directory.namespace.snapshot import Node, Snapshot
 from directory.store.base import Limits
 from resolver.path import MAX_PATH_BYTES, Path

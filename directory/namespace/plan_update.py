@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from directory.namespace import rules
+from directory.namespace import policy_checks
 from directory.namespace.bounds import check_mount
 from directory.namespace.command import Plan, UpdateEntry
-from directory.namespace.draft import Draft
 from directory.namespace.entry import (
     ROOT_ID,
     Directory,
@@ -19,13 +18,14 @@ from directory.namespace.entry import (
     etag_of,
 )
 from directory.namespace.fields import apply_changes
-from directory.namespace.ground import Standing
 from directory.namespace.keys import mounted_key
 from directory.namespace.links import check_targets
 from directory.namespace.mounted import raised_claim
+from directory.namespace.plan_builder import Draft
 from directory.namespace.quotas import Amount, counts_of
 from directory.namespace.room import check_own, check_room
 from directory.namespace.snapshot import Node
+from directory.namespace.traversal import Standing
 from resolver.errors import EtagMismatch, InvalidArgument
 from resolver.path import Path
 
@@ -56,7 +56,7 @@ def update_entry(draft: Draft, command: UpdateEntry) -> Plan:
         check_mount(after, before, bounds)
     node = found.parent or draft.snapshot.node(ROOT_ID)
     if node is not None and not command.changes.keys() <= _ALWAYS:
-        rules.check_writable(draft, node, own_policies(before))
+        policy_checks.check_writable(draft, node, own_policies(before))
     if found.parent is not None:
         draft.expect_way(found.parent)
         if isinstance(before, Topic) and isinstance(after, Topic):

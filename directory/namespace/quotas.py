@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from directory.namespace.entry import ROOT_ID, Directory, Policies, Topic
 from directory.namespace.policies import Level
 from directory.namespace.snapshot import Node, Snapshot
-from directory.namespace.tree import upwards
+from directory.namespace.tree_nodes import upwards
 from resolver.counting import plural
 from resolver.path import Path, is_system
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from directory.namespace.draft import Draft
 from directory.namespace.entry import Policies
 from directory.namespace.keys import ENTRY, INHERITED, directory_range
+from directory.namespace.plan_builder import Draft
+from directory.namespace.policy_checks import directories_below
 from directory.namespace.quotas import NO_AMOUNT, Amount, Quota, counting_at, quotas_at
-from directory.namespace.rules import directories_below
 from directory.namespace.snapshot import Node
-from directory.namespace.tree import upwards
+from directory.namespace.tree_nodes import upwards
 from resolver.counting import plural
 from resolver.errors import InvalidArgument, QuotaExceeded
 from resolver.path import Path

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from directory.authorization.tree import GrantTree
-from directory.namespace import applying, loading
+from directory.access.grant_tree import GrantTree
+from directory.namespace import snapshot_load, snapshot_update
 from directory.namespace.entry import ROOT_ID, Codec, Directory, Kind, Mount, Topic
 from directory.namespace.keys import directory_range, entry_key, unify
-from directory.namespace.physical_index import Place
-from directory.namespace.tree import Container, Contents, Counts, Node, Tree, path_in
+from directory.namespace.physical_name_index import Place
+from directory.namespace.tree_nodes import Container, Contents, Counts, Node, Tree, path_in
 from directory.store.base import Write
 from resolver.errors import Internal
 
@@ -67,11 +67,11 @@ class Snapshot:
 
         A record that cannot be read is in ``quarantined``, and the rest is served.
         """
-        return cls(codec, incarnation, revision, loading.load(codec, pages))
+        return cls(codec, incarnation, revision, snapshot_load.load(codec, pages))
 
     def apply(self, revision: int, writes: Iterable[Write]) -> Snapshot:
         """The snapshot after a commit."""
-        tree = applying.apply(self._tree, self.codec, writes)
+        tree = snapshot_update.apply(self._tree, self.codec, writes)
         return Snapshot(self.codec, self.incarnation, revision, tree)
 
     # What there is.

@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from resolver.definitions import (
+from resolver.printable import cut_shown
+from resolver.setting_types import (
     INTEGER,
     Definition,
     int_of,
@@ -23,7 +24,6 @@ from resolver.definitions import (
     ratio,
     truth,
 )
-from resolver.printable import cut_shown
 
 __all__ = ["NAMES", "conflict_in", "deletes_data", "problem_with", "same_value", "unknown"]
 

@@ -21,7 +21,7 @@ def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Sto
     scheme = address.partition("://")[0]
     match scheme:
         case "sqlite":
-            from directory.store.sqlite import SqliteStore
+            from directory.store.sqlite.store import SqliteStore
 
             return SqliteStore.open(address, cluster, cluster_id)
         case "etcd":
@@ -49,12 +49,12 @@ def find_identity(address: str) -> Identity | None:
     scheme = address.partition("://")[0]
     match scheme:
         case "sqlite":
-            from directory.store.database import find_identity
-            from directory.store.sqlite import database_path
+            from directory.store.sqlite.database_file import find_identity
+            from directory.store.sqlite.store import database_path
 
             return find_identity(database_path(address))
         case "etcd":
-            from directory.store.etcd.address import EtcdAddress
+            from directory.store.etcd.etcd_address import EtcdAddress
             from directory.store.etcd.founding import identity_at
 
             return identity_at(EtcdAddress.parse(address))
@@ -71,11 +71,11 @@ def describe_address(address: str) -> str:
     scheme = address.partition("://")[0]
     match scheme:
         case "sqlite":
-            from directory.store.sqlite import database_path
+            from directory.store.sqlite.store import database_path
 
             return f"sqlite:///{database_path(address)}"
         case "etcd":
-            from directory.store.etcd.address import EtcdAddress
+            from directory.store.etcd.etcd_address import EtcdAddress
 
             return str(EtcdAddress.parse(address))
         case _:
@@ -95,7 +95,7 @@ def is_same_place(one: str, other: str) -> bool:
         return True
     if not (is_remote(first) and is_remote(second)):
         return False
-    from directory.store.etcd.address import EtcdAddress
+    from directory.store.etcd.etcd_address import EtcdAddress
 
     here, there = EtcdAddress.parse(first), EtcdAddress.parse(second)
     members = {endpoint.lower() for endpoint in here.endpoints}

@@ -17,10 +17,10 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from kdir.v1 import policies_pb2, watch_pb2
 
-from directory.codec import change_to_proto, policies_to_proto
 from directory.namespace.command import Change
 from directory.namespace.keys import EVENT, event_key
 from directory.store.base import Put, Write
+from directory.wire.entry_codec import change_to_proto, policies_to_proto
 
 __all__ = ["FLOOR_KEY", "Events", "event_count", "events_of", "new_change_id", "pack", "unpack"]
 

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from directory.logs import carried
 from directory.namespace import keys
 from directory.namespace.entry import Codec
 from directory.namespace.snapshot import Snapshot
+from directory.server.logs import carried
 from directory.store.base import (
     Changes,
     HistoryGone,

@@ -1,7 +1,7 @@
 """What is in a sqlite store: its tables, whose it is, and which life of it this is.
 
-Refuses to know files and locks (``database.py``): everything here is asked of a connection. A new
-life begins when the database is not what its last writer left: a backup was put there.
+Refuses to know files and locks (``database_file.py``): everything here is asked of a connection. A
+new life begins when the database is not what its last writer left: a backup was put there.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from resolver.cli.parser import GLOBAL_OPTIONS, Argument, Option, UsageError, Ve
 from resolver.cli.registry import GROUPS, load_verb
 
 if TYPE_CHECKING:
-    from resolver.contexts import Login
+    from resolver.user_config import Login
 
 __all__ = ["candidates", "complete", "script"]
 
@@ -180,7 +180,7 @@ def _values(
         case "path":
             yield from ((path, "") for path in _paths(current, said))
         case "context":
-            from resolver.contexts import load_contexts
+            from resolver.user_config import load_contexts
 
             for context in load_contexts().by_name.values():
                 if context.name.startswith(current):
@@ -217,7 +217,7 @@ def _files(current: str) -> Iterator[str]:
 
 def _paths(current: str, said: Sequence[str]) -> list[str]:
     """Paths that begin with ``current``, from what was listed lately or from the servers."""
-    from resolver.cli.names import FRESH_SECONDS, MOST_NAMES, Names
+    from resolver.cli.disk_hints import FRESH_SECONDS, MOST_NAMES, Names
 
     if not current.startswith("/"):
         return [] if current else ["/"]
@@ -238,13 +238,13 @@ def _paths(current: str, said: Sequence[str]) -> list[str]:
 
 
 def _servers(said: Sequence[str]) -> tuple[str, ...]:
-    from resolver.contexts import choose_servers
+    from resolver.user_config import choose_servers
 
     return choose_servers(_said(said, "--at"), _said(said, "--context"), os.environ)
 
 
 def _login(said: Sequence[str]) -> Login:
-    from resolver.contexts import choose_login
+    from resolver.user_config import choose_login
 
     return choose_login(_said(said, "--at"), _said(said, "--context"), os.environ)
 
@@ -260,8 +260,8 @@ def _said(words: Sequence[str], name: str) -> str:
 
 def _ask(servers: Sequence[str], login: Login, directory: str, start: str) -> list[str] | None:
     """The names that begin with ``start``, from the servers; None when nobody says."""
+    from resolver.cli.disk_hints import MOST_NAMES
     from resolver.cli.entries import display_name
-    from resolver.cli.names import MOST_NAMES
     from resolver.client import Resolver
     from resolver.errors import KdirError
     from resolver.path import is_segment

@@ -15,7 +15,7 @@ from resolver.printable import printable
 
 if TYPE_CHECKING:
     from resolver.cli.session import Place, Session
-    from resolver.listing import Listed, NotListed
+    from resolver.directory_listing import Listed, NotListed
     from resolver.path import Path
 
 __all__ = ["draw"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from resolver.directory_listing import Listed, NotListed
 from resolver.errors import Absent, InvalidPath, KdirError
 from resolver.glob import Glob
-from resolver.listing import Listed, NotListed
 from resolver.path import ROOT, Path, check_segment, is_system
 
 if TYPE_CHECKING:

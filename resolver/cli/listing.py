@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kdir.v1 import entry_pb2, policies_pb2
 
     from resolver.cli.session import Session
-    from resolver.listing import Listed, NotListed
+    from resolver.directory_listing import Listed, NotListed
 
 __all__ = ["VERBS"]
 
@@ -56,7 +56,7 @@ def _ls(session: Session, arguments: Arguments) -> int:
         except KdirError as error:
             if len(words) == 1:
                 raise
-            from resolver.cli.failures import explain
+            from resolver.cli.error_hints import explain
 
             explain(error, session)
             code = code or error.exit_code
@@ -128,7 +128,7 @@ def _itself(session: Session, where: Place) -> Item:
 
 def _remember(session: Session, arguments: Arguments, path: str, items: Sequence[Item]) -> None:
     """Keep the names for completion, when a person listed all of them."""
-    from resolver.cli.names import MOST_NAMES, Names
+    from resolver.cli.disk_hints import MOST_NAMES, Names
 
     whole = not (arguments.many("kind") or arguments.flag("all"))
     if whole and session.out.terminal and len(items) < MOST_NAMES:

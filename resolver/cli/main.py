@@ -97,7 +97,7 @@ def _serve(verb: Verb, arguments: Arguments, transport: Transport | None) -> int
         code = verb.run(session, arguments)
         return code or (EXIT_PARTIAL if session.partial else 0)
     except KdirError as error:
-        from resolver.cli.failures import explain
+        from resolver.cli.error_hints import explain
 
         explain(error, session)
         return error.exit_code

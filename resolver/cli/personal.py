@@ -9,7 +9,7 @@ from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError
 
 if TYPE_CHECKING:
     from resolver.cli.session import Session
-    from resolver.contexts import Context, Login
+    from resolver.user_config import Context, Login
 
 __all__ = ["VERBS"]
 
@@ -74,7 +74,7 @@ def _files(login: Login) -> dict[str, str]:
 
 
 def _use(session: Session, name: str) -> None:
-    from resolver.contexts import write_current
+    from resolver.user_config import write_current
 
     if not name:
         raise UsageError("context use wants a NAME", verb="context")
@@ -83,7 +83,7 @@ def _use(session: Session, name: str) -> None:
 
 
 def _set(session: Session, arguments: Arguments, name: str) -> None:
-    from resolver.contexts import Context, config_file, parse_servers, write_context
+    from resolver.user_config import Context, config_file, parse_servers, write_context
 
     if not name:
         raise UsageError("context set wants a NAME", verb="context")
@@ -108,8 +108,8 @@ def _login(arguments: Arguments, known: Context | None) -> Login:
     """What is said replaces what was."""
     import os
 
-    from resolver.contexts import Login
     from resolver.credentials import UserCredentials
+    from resolver.user_config import Login
 
     login = known.login if known else Login()
     said = {

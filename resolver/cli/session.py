@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from resolver.cli.troubles import Troubles
     from resolver.client import Resolver
-    from resolver.contexts import Context, Contexts, Login
     from resolver.endpoints import AllowList, Health
     from resolver.errors import KdirError
     from resolver.path import Path
     from resolver.transport import Credentials, Transport
+    from resolver.user_config import Context, Contexts, Login
 
 __all__ = ["Place", "Session", "place"]
 
@@ -90,13 +90,13 @@ class Session:
 
     def contexts(self) -> Contexts:
         """The user's contexts."""
-        from resolver.contexts import load_contexts
+        from resolver.user_config import load_contexts
 
         return load_contexts()
 
     def context(self) -> Context | None:
         """The context in force; None where servers are named, or there is none."""
-        from resolver.contexts import choose_context
+        from resolver.user_config import choose_context
 
         return choose_context(self._at, self._context_name, self.environ)
 
@@ -106,7 +106,7 @@ class Session:
         Raises:
             InvalidArgument: what was named is no server, or no context.
         """
-        from resolver.contexts import choose_servers
+        from resolver.user_config import choose_servers
 
         return choose_servers(self._at, self._context_name, self.environ)
 
@@ -160,7 +160,7 @@ class Session:
 
     def allowed(self) -> tuple[str, ...] | None:
         """The networks and domains of those servers, as written; None = all."""
-        from resolver.contexts import choose_allow
+        from resolver.user_config import choose_allow
 
         return choose_allow(self._at, self._context_name, self.environ)
 
@@ -175,7 +175,7 @@ class Session:
 
     def login(self) -> Login:
         """Who the user is to the servers, as far as the context or the environment says."""
-        from resolver.contexts import choose_login
+        from resolver.user_config import choose_login
 
         return choose_login(self._at, self._context_name, self.environ)
 

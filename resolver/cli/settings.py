@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from resolver.cli import units
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.planned import show_change
-from resolver.cli.policies import KEYS_HELP, Field, assign, forget, key_of
+from resolver.cli.plan_output import show_change
+from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget, key_of
 from resolver.cli.session import place
 from resolver.cli.writing import CLOSED_TO_ONESELF, ENTRY_FORMATS, PLAN, show_entry
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from resolver.cli.names import cache_folder
+from resolver.cli.disk_hints import cache_folder
 
 __all__ = ["Troubles"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver.cli import units
 from resolver.cli.entries import display_path, kind_of
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.planned import show_change
+from resolver.cli.plan_output import show_change
 from resolver.cli.session import Place, place
 from resolver.errors import Absent, InvalidNamespace, KdirError
 
@@ -56,7 +56,7 @@ def each(session: Session, texts: Sequence[str], act: Callable[[Place], None]) -
     if len(texts) == 1:
         act(place(texts[0]))
         return 0
-    from resolver.cli.failures import explain
+    from resolver.cli.error_hints import explain
 
     code = 0
     for text in texts:
@@ -94,7 +94,7 @@ def _create(
 
 def _policies(arguments: Arguments, entry: entry_pb2.Entry) -> None:
     """Put what ``--set`` says into a new entry."""
-    from resolver.cli.policies import assign
+    from resolver.cli.policy_arguments import assign
 
     for assignment in arguments.many("set"):
         assign(entry, assignment, arguments.verb.name)

@@ -1,6 +1,6 @@
 """The index: every topic of every cluster in one table; holds no code itself.
 
-``schema`` says what a row is, ``discovery`` finds the clusters, ``scan`` reads one, ``source`` lets
-Spark read them all, ``job`` writes them to the Delta table that ``table`` keeps, and ``search``
-finds rows in it again, without Spark and Java.
+``row_schema`` says what a row is, ``cluster_discovery`` finds the clusters, ``cluster_scan`` reads
+one, ``spark_source`` lets Spark read them all, ``job`` writes them to the Delta table that
+``delta_table`` keeps, and ``search`` finds rows in it again, without Spark and Java.
 """

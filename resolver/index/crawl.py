@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from resolver.errors import KdirError
-from resolver.index.discovery import Answered
-from resolver.index.merge import Finding, NoAnswer, ReadAnew
-from resolver.index.scan import SHARD_ROWS, Shard, read_pages, shards_of
-from resolver.index.table import DataFile, IndexTable
+from resolver.index.cluster_discovery import Answered
+from resolver.index.cluster_scan import SHARD_ROWS, Shard, read_pages, shards_of
+from resolver.index.delta_table import DataFile, IndexTable
+from resolver.index.table_merge import Finding, NoAnswer, ReadAnew
 
 if TYPE_CHECKING:
     import pyarrow as pa

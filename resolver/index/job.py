@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from resolver.errors import LostRace
+from resolver.index.cluster_discovery import ASK_SECONDS, Answered, Census, take_census
+from resolver.index.cluster_scan import SHARD_ROWS
 from resolver.index.crawl import crawl
-from resolver.index.discovery import ASK_SECONDS, Answered, Census, take_census
-from resolver.index.merge import (
+from resolver.index.delta_table import IndexTable, Overtaken, TableState
+from resolver.index.spark_session import SparkSettings, require
+from resolver.index.table_merge import (
     Changes,
     ClusterLine,
     Finding,
@@ -30,9 +33,6 @@ from resolver.index.merge import (
     Unchanged,
     merge,
 )
-from resolver.index.scan import SHARD_ROWS
-from resolver.index.session import SparkSettings, require
-from resolver.index.table import IndexTable, Overtaken, TableState
 from resolver.path import Path
 
 __all__ = ["BuildReport", "ClusterLine", "Outcome", "SparkSettings", "build"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
-from resolver.index.schema import ClusterState
+from resolver.index.row_schema import ClusterState
 from resolver.index.search import Snapshot, snapshot
 from resolver.path import Path
 

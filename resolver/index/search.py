@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resolver.errors import InvalidArgument
 from resolver.glob import Glob
-from resolver.index.schema import ClusterState, cluster_values
-from resolver.index.session import require
-from resolver.index.table import ClusterFiles, IndexTable, clusters_of
+from resolver.index.delta_table import ClusterFiles, IndexTable, clusters_of
+from resolver.index.row_schema import ClusterState, cluster_values
+from resolver.index.spark_session import require
 
 if TYPE_CHECKING:
     import duckdb

@@ -17,8 +17,8 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaException, TopicPartition
 
 from resolver.errors import InvalidArgument, KdirError
+from resolver.kafka.client_errors import refusal
 from resolver.kafka.connecting import connection, layers_of, said_by, without_brokers
-from resolver.kafka.refusals import refusal
 from resolver.kafka.settings import Client, consumer_settings, for_librdkafka
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as KafkaProducer
 
 from resolver.errors import InvalidArgument, KafkaUnavailable, KdirError
+from resolver.kafka.client_errors import refusal
 from resolver.kafka.connecting import connection, layers_of, said_by, without_brokers
 from resolver.kafka.delivering import deliver
-from resolver.kafka.refusals import refusal
 from resolver.kafka.settings import for_librdkafka, producer_settings
 from resolver.path import Path
 

@@ -15,7 +15,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from resolver.definitions import (
+from resolver.errors import InvalidArgument
+from resolver.printable import cut_name, cut_shown
+from resolver.setting_types import (
     Definition,
     int_of,
     list_of,
@@ -24,8 +26,6 @@ from resolver.definitions import (
     one_of,
     truth,
 )
-from resolver.errors import InvalidArgument
-from resolver.printable import cut_name, cut_shown
 
 __all__ = [
     "Client",

@@ -22,15 +22,15 @@ from typing import Any, assert_never, cast
 import pytest
 from kdir.v1 import resolve_pb2
 
-from directory.cluster import Cluster as ServedCluster
-from directory.config import Limits
+from directory.api.resolve_answers import Answers
 from directory.federation.referral import Direction, Refer
 from directory.namespace.command import CreateDirectory, CreateLink, CreateMount
 from directory.namespace.entry import Link, LinkMode, Mount
 from directory.namespace.keys import entry_key
-from directory.services.answers import Answers
+from directory.server.cluster import Cluster as ServedCluster
+from directory.server.config import Limits
 from directory.store.base import Put
-from resolver import decode
+from resolver import reply_decoding
 from resolver.errors import (
     InvalidArgument,
     InvalidPath,
@@ -39,9 +39,9 @@ from resolver.errors import (
     PermissionDenied,
     WalkFailed,
 )
-from resolver.outcome import Ask, Failed, Found, NotThere, Reply, United
 from resolver.path import ROOT, Path, Relation
-from resolver.resolution import Resolution, Rules
+from resolver.resolution.outcome import Ask, Failed, Found, NotThere, Reply, United
+from resolver.resolution.state_machine import Resolution, Rules
 from tests.conformance import dtab
 from tests.conformance.cases import Row, cases
 from tests.conformance.dtab import Leaf, Many, Nothing, Tree, Weighted
@@ -286,7 +286,7 @@ class World:
             _served(self.cluster).resolve(ask.path, response.outcome)
             authority = response.authority
             authority.cluster.cluster_id, authority.cluster.mount = "kc-root", "/"
-            return decode.one(response)
+            return reply_decoding.one(response)
         return self._childs_reply(ask)
 
     def _childs_reply(self, ask: Ask) -> Reply:
@@ -308,7 +308,7 @@ class World:
         authority.cluster.cluster_id = cluster_id
         authority.cluster.mount = str(Path(mount[0]))
         authority.cluster.epoch = mount[1].epoch
-        return decode.one(response)
+        return reply_decoding.one(response)
 
 
 def _served(cluster: Cluster) -> Answers:

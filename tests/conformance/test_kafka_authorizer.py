@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from directory.authorization.access import HERE, Access
-from directory.authorization.audit import audit_line
-from directory.authorization.decision import Decision, Mode, Reason
-from directory.authorization.grant import (
+from directory.access.audit import audit_line
+from directory.access.authorizer import HERE, Access
+from directory.access.compiled_grants import Question
+from directory.access.decision import Decision, Mode, Reason
+from directory.access.grant import (
     Grant,
     Operation,
     Permission,
@@ -30,9 +31,8 @@ from directory.authorization.grant import (
     add_grants,
     remove_grants,
 )
-from directory.authorization.principals import Caller, parse_principal, parse_super_users
-from directory.authorization.rules import Question
-from directory.authorization.tree import NO_GRANTS, GrantTree, Place
+from directory.access.grant_tree import NO_GRANTS, GrantTree, Place
+from directory.access.principals import Caller, parse_principal, parse_super_users
 from resolver.errors import InvalidArgument, InvalidInput, NotReady
 from resolver.path import ROOT, check_segment
 from tests.conformance.cases import Row, cases

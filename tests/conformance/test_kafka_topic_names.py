@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from directory.namespace import physical
+from directory.namespace import physical_names
 from tests.conformance.cases import Row, cases
 
 _REPEAT = re.compile(r'REPEAT\((".*"),\s*(\d+)\)')
 _ONE = {
-    "validate": lambda name: "VALID" if physical.is_valid(name) else "INVALID",
-    "has_only_legal_characters": physical.has_only_legal_characters,
-    "has_collision_chars": physical.has_collision_chars,
-    "unify": physical.unify,
+    "validate": lambda name: "VALID" if physical_names.is_valid(name) else "INVALID",
+    "has_only_legal_characters": physical_names.has_only_legal_characters,
+    "has_collision_chars": physical_names.has_collision_chars,
+    "unify": physical_names.unify,
 }
 
 
@@ -44,7 +44,7 @@ def check(row: Row) -> None:
     """Holds kdir to one row."""
     name, wanted = name_of(row["name_a"]), row["expected"]
     if row["check"] == "has_collision":
-        assert physical.has_collision(name, name_of(row["name_b"])) is json.loads(wanted)
+        assert physical_names.has_collision(name, name_of(row["name_b"])) is json.loads(wanted)
         return
     found = _ONE[row["check"]](name)
     assert found == (wanted if row["check"] == "validate" else json.loads(wanted))

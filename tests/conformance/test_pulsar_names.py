@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from directory.namespace import physical
+from directory.namespace import physical_names
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,
@@ -144,7 +144,7 @@ def check_name(row: Row) -> None:
         case "parse_namespace_parts":
             assert Path.of(given).segments == tuple(given)
         case "is_change_events_topic":
-            assert physical.is_internal(local_name(given)) is expected
+            assert physical_names.is_internal(local_name(given)) is expected
         case _:
             check_is_whole(local_name(given))
 
@@ -152,7 +152,7 @@ def check_name(row: Row) -> None:
 def check_is_whole(name: str) -> None:
     """A name that looks like one partition's is a name like any other, or none at all."""
     if not is_path("/" + name):
-        assert not physical.is_valid(name)
+        assert not physical_names.is_valid(name)
         return
     cluster = Cluster()
     cluster.do(CreateTopic(path=cluster.mount.child(name)))
@@ -300,7 +300,7 @@ def system_topic(name: str) -> AdoptTopics:
 
 def which_is_system(found: re.Match[str], expected: str) -> None:
     asked = re.findall(r"(?:is (\S+?))(?: a system topic)?(?:;|$)", found[0])
-    assert [str(physical.is_internal(name)).lower() for name in asked] == expected.split("; ")
+    assert [str(physical_names.is_internal(name)).lower() for name in asked] == expected.split("; ")
 
 
 def policy_goes_with_topic(found: re.Match[str], expected: str) -> None:

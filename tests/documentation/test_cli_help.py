@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import resolver.cli
-from directory.command_line import parser as server_parser
-from directory.keeping.command import PARSERS
+from directory.maintenance.offline_commands import PARSERS
+from directory.server.command_line import parser as server_parser
 from resolver.cli.help import overview, verb_help
 from resolver.cli.main import main
 from resolver.cli.parser import Verb, parse, split_verb

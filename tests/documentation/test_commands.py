@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from directory import command_line
-from directory.keeping.command import PARSERS
-from resolver.cli.adopting import read_rules
+from directory.maintenance.offline_commands import PARSERS
+from directory.server import command_line
+from resolver.cli.adopt import read_rules
 from resolver.cli.parser import UsageError, parse, split_verb
 from resolver.cli.registry import GROUPS, load_verb
 

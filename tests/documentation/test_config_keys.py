@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from directory import config, config_kafka
-from directory.config import ConfigError, Limits, parse_config
-from directory.identity import settings
 from directory.kafka import client_properties
+from directory.server import config, config_kafka, config_security
+from directory.server.config import ConfigError, Limits, parse_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "operating.md"
@@ -50,7 +49,7 @@ def read_by_the_code() -> set[str]:
     """The last part of every key that a config's tables are asked for."""
     trees = [
         ast.parse(Path(str(module.__file__)).read_text())
-        for module in (config, config_kafka, client_properties, settings)
+        for module in (config, config_kafka, client_properties, config_security)
     ]
     found = {one.name for one in fields(Limits)}
     for node in (node for tree in trees for node in ast.walk(tree)):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from deploy.demo import federation as demo
-from directory.config import parse_config
+from directory.server.config import parse_config
 from tests.conftest import SharedBroker
 from tests.federation import Federation, eventually
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from directory.features import LEVELS
+from directory.server.feature_levels import LEVELS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operating.md"
 

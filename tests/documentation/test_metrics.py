@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from directory.health import State
-from directory.metrics.names import METRICS, Metric
+from directory.server.health import State
+from directory.server.metrics.names import METRICS, Metric
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARDS = ROOT / "deploy" / "dashboards"

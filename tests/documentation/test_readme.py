@@ -16,8 +16,8 @@ import pytest
 
 from deploy.local.ports import free_port
 from deploy.local.process import LocalProcess
-from directory.config import parse_config
-from directory.store.etcd.address import EtcdAddress
+from directory.server.config import parse_config
+from directory.store.etcd.etcd_address import EtcdAddress
 from tests.conftest import SharedBroker
 from tests.federation import Federation, Server, eventually
 

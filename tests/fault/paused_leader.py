@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.store.addresses import open_store
 from directory.store.base import Store
 from tests.reconciling import World
@@ -29,7 +29,7 @@ def open_quick(address: str) -> Store:
     """A store whose roles are free soon after their holder went silent."""
     if not address.startswith("etcd:"):
         return open_store(address, "la-t")
-    from directory.store.etcd.address import EtcdAddress
+    from directory.store.etcd.etcd_address import EtcdAddress
     from directory.store.etcd.store import EtcdStore
 
     return EtcdStore(EtcdAddress.parse(address), "la-t", lease_seconds=LEASE_SECONDS)

@@ -12,8 +12,8 @@ from typing import Any, Self
 import grpc
 from kdir.v1 import entry_pb2, resolve_pb2
 
+from resolver.error_status import to_outcome, to_status
 from resolver.errors import KdirError
-from resolver.status import to_outcome, to_status
 
 __all__ = ["FakeServer", "Trickle", "absent", "direct", "down", "here", "link", "up"]
 

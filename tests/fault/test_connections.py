@@ -20,10 +20,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kdir.v1 import resolve_pb2, resolve_pb2_grpc, watch_pb2, watch_pb2_grpc
 
-from directory.config import Limits
-from directory.services.server import connection_limit
+from directory.api.grpc_server import connection_limit
+from directory.server.config import Limits
 from resolver import Resolver
-from resolver.status import from_rpc_error
+from resolver.error_status import from_rpc_error
 from tests.fault.recording_proxy import RecordingProxy
 from tests.federation import Federation, Server, eventually
 from tests.support.http2 import (
@@ -183,7 +183,7 @@ def test_G9_no_more_connections_than_the_limit_and_those_that_are_there_go_on(
 def test_G9_the_limit_leaves_descriptors_for_the_rest() -> None:
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (300, int(sys.argv[1])))"
-        "\nfrom directory.services.server import connection_limit"
+        "\nfrom directory.api.grpc_server import connection_limit"
         "\nprint(connection_limit(1000), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
     root = Path(__file__).resolve().parents[2]

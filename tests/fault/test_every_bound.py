@@ -40,13 +40,13 @@ from kdir.v1 import (
 )
 
 from deploy.local.ports import free_port
-from directory.config import Limits
 from directory.namespace.entry import ROOT_ID, Directory, Kind
 from directory.namespace.keys import entry_key
-from directory.store.sqlite import SqliteStore
+from directory.server.config import Limits
+from directory.store.sqlite.store import SqliteStore
+from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
-from resolver.status import from_rpc_error
-from resolver.token import Token
+from resolver.revision_token import Token
 from tests.fault.scripted import FakeServer, absent
 from tests.fault.test_slow_store import locked, mkdir
 from tests.federation import Federation, Server, eventually
@@ -108,7 +108,7 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "entries of one page": ("test_entries_of_a_page",),
     "unsent_bytes": (
         (
-            "tests/unit/directory/test_caller_slots.py::"
+            "tests/unit/api/test_caller_slots.py::"
             "test_answers_that_are_not_read_are_bounded_for_each_caller_and_for_all"
         ),
     ),
@@ -119,10 +119,10 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
         ),
     ),
     "remembered_bytes": (
-        "tests/unit/directory/test_ready.py::test_what_is_remembered_is_bounded_in_bytes",
+        "tests/unit/api/test_response_cache.py::test_what_is_remembered_is_bounded_in_bytes",
     ),
     "answers kept in memory for a cluster": (
-        "tests/unit/directory/test_ready.py::test_what_is_remembered_is_bounded_in_number",
+        "tests/unit/api/test_response_cache.py::test_what_is_remembered_is_bounded_in_number",
     ),
     "watch_queue": ("test_a_watcher_that_lags",),
     "watch_queue_bytes": ("test_a_watcher_that_lags",),

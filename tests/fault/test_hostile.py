@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.config import Limits
+from directory.server.config import Limits
 from resolver import Resolver
 from resolver.errors import KdirError, NotReady, Unmounted
 from tests.federation import Federation, Server, eventually

@@ -15,22 +15,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kdir.v1 import admin_pb2
 
-from directory.codec import ProtoCodec
-from directory.config import ConfigError, parse_config
-from directory.keeping.restore import Backup
+from directory.api.page_tokens import PageToken
+from directory.maintenance.restore import Backup
 from directory.namespace.command import CreateDirectory, CreateLink, CreateTopic
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key
 from directory.namespace.lookup import lookup
 from directory.namespace.snapshot import Snapshot
-from directory.services.pages import PageToken
+from directory.server.config import ConfigError, parse_config
 from directory.store.base import Incompatible, Put
 from directory.store.events import events_of, new_change_id
-from resolver.backup import BackupWriter, Checksum, DamagedBackup
+from directory.wire.entry_codec import ProtoCodec
+from resolver.backup_file import BackupWriter, Checksum, DamagedBackup
 from resolver.errors import InvalidArgument, InvalidPageToken, InvalidPath, InvalidToken
 from resolver.glob import Glob
 from resolver.path import Path
-from resolver.token import Token
+from resolver.revision_token import Token
 from tests.support.hostile import Anything
 from tests.trees import Cluster, path
 

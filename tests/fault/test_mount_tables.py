@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from kdir.v1 import entry_pb2, federation_pb2
 
-from directory.cluster import Cluster
-from directory.config import Limits, ServerConfig
 from directory.federation.inherited import read_inherited
+from directory.server.cluster import Cluster
+from directory.server.config import Limits, ServerConfig
 from directory.store.replica import ReplicaState
 from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Seen, Wish
 from tests.conftest import SharedEtcd
 from tests.fault.paused_leader import open_quick

@@ -24,16 +24,16 @@ from kdir.v1 import (
 )
 
 from deploy.local.ports import free_port
-from directory.cluster import Cluster
-from directory.config import ServerConfig
+from directory.api.cluster_router import Hosting
+from directory.api.directory_service import DirectoryService
+from directory.api.rpc.call_context import Call
 from directory.namespace.command import CreateDirectory
-from directory.services.call import Call
-from directory.services.entries import DirectoryService
-from directory.services.hosting import Hosting
+from directory.server.cluster import Cluster
+from directory.server.config import ServerConfig
 from directory.store.replica import ReplicaState
+from resolver.error_status import from_rpc_error
 from resolver.errors import Cancelled, KdirError
 from resolver.path import Path as Path_
-from resolver.status import from_rpc_error
 from tests.federation import Federation, Server, eventually
 from tests.server_command import serve
 
@@ -133,14 +133,14 @@ def test_G1_a_call_without_a_deadline_gets_the_servers_own(federation: Federatio
 
 
 def _later(token: str, revisions: int) -> str:
-    from resolver.token import Token
+    from resolver.revision_token import Token
 
     ((cluster, place),) = Token.parse(token).positions.items()
     return str(Token.of(cluster, place.incarnation, place.revision + revisions))
 
 
 def test_N3_a_token_that_is_forged_of_another_cluster_or_life(server: Server) -> None:
-    from resolver.token import Token
+    from resolver.revision_token import Token
 
     good = server.mkdir("/la/x").token
     assert server.outcome("/la/x", token=good) == "resolution"

@@ -14,9 +14,9 @@ import pytest
 from kdir.v1 import directory_pb2, directory_pb2_grpc, entry_pb2
 
 from deploy.local.etcd import EtcdCluster
-from directory.services.write_pool import WritePool
+from directory.api.rpc.write_pool import WritePool
 from resolver.errors import KdirError, StoreUnavailable
-from resolver.token import Token
+from resolver.revision_token import Token
 from tests.federation import Federation, Server, eventually
 
 Hang = Callable[[], AbstractContextManager[None]]

@@ -14,7 +14,6 @@ from typing import assert_never
 
 import pytest
 
-from directory.codec import ProtoCodec
 from directory.namespace.entry import (
     DELETED_ID,
     ROOT_ID,
@@ -38,6 +37,7 @@ from directory.namespace.lookup import (
 )
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
+from directory.wire.entry_codec import ProtoCodec
 from resolver.glob import Glob
 from resolver.path import Path
 

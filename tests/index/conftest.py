@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from resolver.index.session import SparkSettings
+from resolver.index.spark_session import SparkSettings
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from kdir.v1 import (
     scan_pb2,
 )
 
+from resolver.error_status import to_status
 from resolver.errors import Absent, NoRoute, NotAuthoritative
-from resolver.status import to_status
-from resolver.token import Token
+from resolver.revision_token import Token
 
 
 def topic(path: str, *, owner: str = "", **facts: object) -> tuple[entry_pb2.Entry, str]:

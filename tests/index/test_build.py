@@ -12,10 +12,10 @@ from kdir.v1 import scan_pb2
 from pyspark.sql import SparkSession
 
 from resolver.errors import InvalidArgument, Unreachable
+from resolver.index.delta_table import IndexTable
 from resolver.index.job import BuildReport, Outcome, SparkSettings, build
 from resolver.index.search import find
-from resolver.index.session import packages_zip
-from resolver.index.table import IndexTable
+from resolver.index.spark_session import packages_zip
 from tests.index.fakes import FakeCluster, federation
 
 TREE = {
@@ -305,7 +305,7 @@ class TestMissing:
             pass
 
     def test_packages(self, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
-        monkeypatch.setattr("resolver.index.session.find_spec", lambda _: None)
+        monkeypatch.setattr("resolver.index.spark_session.find_spec", lambda _: None)
         with pytest.raises(InvalidArgument, match=r"pip install 'kdir\[index\]'"):
             build(["127.0.0.1:1"], table)
 

@@ -8,11 +8,11 @@ from kdir.v1 import entry_pb2
 from pyspark.sql import SparkSession
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from resolver.index.job import BuildReport, Outcome, SparkSettings, build
 from resolver.index.report import report
 from resolver.index.search import find
-from resolver.index.source import register
+from resolver.index.spark_source import register
 from tests.federation import Federation, eventually
 from tests.reconciling import make
 

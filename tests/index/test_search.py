@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from resolver.errors import InvalidArgument
 from resolver.glob import Glob
+from resolver.index.arrow_rows import topic_batch
+from resolver.index.delta_table import IndexTable, Placed, TableState
 from resolver.index.report import report
-from resolver.index.rows import topic_batch
-from resolver.index.schema import COLUMNS, ClusterState, Listener
+from resolver.index.row_schema import COLUMNS, ClusterState, Listener
 from resolver.index.search import Found, find, glob_regex, moment_of
-from resolver.index.table import IndexTable, Placed, TableState
 from tests.index.fakes import page, topic
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)

@@ -25,12 +25,12 @@ TREE = {
 DRIVER = """
 import json, sys
 from resolver.index.job import SparkSettings, build
-from resolver.index.source import register
+from resolver.index.spark_source import register
 
 server, table, master = sys.argv[1:]
 
 def where(_):
-    import os, resolver.index.scan as scan
+    import os, resolver.index.cluster_scan as scan
     return [(os.getpid(), scan.__file__)]
 
 settings = SparkSettings(master, {"spark.executor.memory": "512m"})

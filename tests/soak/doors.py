@@ -21,7 +21,7 @@ from kdir.v1 import (
 
 from resolver import Resolver
 from resolver.errors import Internal, KdirError, Unreachable
-from resolver.token import Position, Token
+from resolver.revision_token import Position, Token
 from tests.soak import model
 from tests.soak.messages import (
     effective_of,

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from kdir.v1 import admin_pb2, admin_pb2_grpc, directory_pb2, entry_pb2, policies_pb2
 
 from resolver.errors import KdirError
-from resolver.token import Token
+from resolver.revision_token import Token
 from tests.soak.doors import StubDoor
 from tests.soak.journal import Journal
 from tests.soak.ledger import DAY_MS, Ledger, Topic

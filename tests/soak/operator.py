@@ -12,7 +12,7 @@ from typing import Any, Final
 from kdir.v1 import access_pb2, admin_pb2, directory_pb2
 
 from resolver.errors import KdirError
-from resolver.token import Position, Token
+from resolver.revision_token import Position, Token
 from tests.soak.doors import StubDoor
 from tests.soak.journal import Journal
 from tests.soak.plots import Plot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from resolver.token import Position
+from resolver.revision_token import Position
 from tests.soak.model import Tree
 from tests.soak.world import Cluster, Lingering
 

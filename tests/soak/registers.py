@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
-from resolver.token import Position
+from resolver.revision_token import Position
 from tests.soak.journal import Journal
 
 __all__ = ["Register"]

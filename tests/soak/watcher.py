@@ -12,10 +12,10 @@ import grpc
 from kdir.v1 import watch_pb2
 
 from resolver import Resolver
+from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
-from resolver.status import from_rpc_error
-from resolver.token import Position, Token
-from resolver.watching import Watching
+from resolver.revision_token import Position, Token
+from resolver.watch_stream import Watching
 from tests.soak.journal import Journal
 from tests.soak.world import Cluster, World
 

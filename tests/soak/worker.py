@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from resolver.errors import KdirError, by_reason
-from resolver.token import Position, Token
+from resolver.revision_token import Position, Token
 from tests.soak.doors import Answered, CliDoor, Door, LibraryDoor, Read, Reader, StubDoor, view
 from tests.soak.invention import invent, invent_read, invent_way
 from tests.soak.journal import Journal

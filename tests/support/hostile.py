@@ -40,7 +40,7 @@ from kdir.v1 import (
     watch_pb2,
 )
 
-from resolver.status import DETAILS_KEY
+from resolver.error_status import DETAILS_KEY
 from resolver.transport import Method, Stream
 
 __all__ = [

@@ -14,8 +14,8 @@ from typing import Any, Final
 import grpc
 
 from directory.store.base import Incompatible, StoreAway
-from directory.store.etcd.address import EtcdAddress
-from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.etcd_address import EtcdAddress
 
 __all__ = ["OPTIONS", "Channels", "Stubs"]
 

@@ -17,9 +17,7 @@ from typing import Any, Final
 import grpc
 
 from directory.store.base import StoreAway
-from directory.store.etcd.address import EtcdAddress
-from directory.store.etcd.channels import Channels, Stubs
-from directory.store.etcd.failures import (
+from directory.store.etcd.call_errors import (
     Compacted,
     FutureRevision,
     Refused,
@@ -30,7 +28,9 @@ from directory.store.etcd.failures import (
     trouble_of,
     words,
 )
-from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.channels import Channels, Stubs
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.login import Login
 
 __all__ = ["Compacted", "EtcdConnection", "FutureRevision", "Metadata", "Refused", "TooLarge"]

@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 from directory.store.base import Identity, Incompatible
-from directory.store.etcd.address import EtcdAddress
+from directory.store.etcd.call_errors import Refused
 from directory.store.etcd.connection import EtcdConnection
-from directory.store.etcd.failures import Refused
-from directory.store.etcd.following import Head
-from directory.store.etcd.generated import transactions
+from directory.store.etcd.etcd3_stubs import transactions
+from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.identity import Life
-from directory.store.etcd.layout import Layout
+from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.stream import head_of, head_request
 from directory.store.etcd.transaction import put, read, request_of
+from directory.store.etcd.watch_state import Head
 
 __all__ = ["found_or_begin", "identity_at", "life_of", "look"]
 

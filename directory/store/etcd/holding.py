@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from directory.namespace.keys import role_key
 from directory.store.base import Committed, Conflict, Guard, KeyIs, Sealed, StoreAway
-from directory.store.etcd.generated import etcdrpc, transactions
+from directory.store.etcd.etcd3_stubs import etcdrpc, transactions
 from directory.store.etcd.identity import Life
+from directory.store.etcd.key_layout import end_of
 from directory.store.etcd.keyspace import READ_SECONDS, Draft, Keyspace, Unmet
-from directory.store.etcd.layout import end_of
 from directory.store.etcd.leases import Lease, Leases
 from directory.store.etcd.transaction import compares_of, delete, put, read, reads_of
 

@@ -29,14 +29,14 @@ from directory.store.base import (
     StoreAway,
 )
 from directory.store.etcd.connection import Compacted, EtcdConnection, FutureRevision
-from directory.store.etcd.following import Head
+from directory.store.etcd.etcd3_stubs import transactions
 from directory.store.etcd.founding import found_or_begin, life_of, look
-from directory.store.etcd.generated import transactions
 from directory.store.etcd.identity import Life
-from directory.store.etcd.layout import Layout
+from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.restored import Newest, Seen, why_restored
 from directory.store.etcd.stream import head_of, head_request
 from directory.store.etcd.transaction import put, read, request_of, unfulfilled
+from directory.store.etcd.watch_state import Head
 
 __all__ = ["READ_SECONDS", "Draft", "Keyspace", "Unmet"]
 

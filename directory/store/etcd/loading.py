@@ -18,10 +18,10 @@ from directory.store.etcd.connection import (
     FutureRevision,
     TooLarge,
 )
-from directory.store.etcd.following import Head
-from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.identity import Life
-from directory.store.etcd.layout import Layout
+from directory.store.etcd.key_layout import Layout
+from directory.store.etcd.watch_state import Head
 
 __all__ = ["EtcdLoading"]
 

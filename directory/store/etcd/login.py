@@ -14,10 +14,10 @@ from typing import Final
 import grpc
 
 from directory.store.base import Incompatible
-from directory.store.etcd.address import EtcdAddress
+from directory.store.etcd.call_errors import Trouble, Unsent, trouble_of, words
 from directory.store.etcd.channels import Channels
-from directory.store.etcd.failures import Trouble, Unsent, trouble_of, words
-from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.etcd_address import EtcdAddress
 
 __all__ = ["Login"]
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from directory.store.etcd.following import Head
 from directory.store.etcd.identity import Life
+from directory.store.etcd.watch_state import Head
 
 __all__ = ["Newest", "Seen", "why_restored"]
 

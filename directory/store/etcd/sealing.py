@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from directory.store.base import Committed, Identity, StoreAway
 from directory.store.etcd.connection import EtcdConnection
-from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.key_layout import end_of
 from directory.store.etcd.keyspace import Draft, Keyspace
-from directory.store.etcd.layout import end_of
 from directory.store.etcd.transaction import LIMITS, delete, put
 
 __all__ = ["EtcdSealing"]

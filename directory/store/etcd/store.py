@@ -17,10 +17,9 @@ from directory.store.base import (
     Row,
     Transaction,
 )
-from directory.store.etcd.address import EtcdAddress
 from directory.store.etcd.connection import EtcdConnection
-from directory.store.etcd.following import Follower
-from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.holding import (
     EtcdAnnouncement,
     EtcdLeadership,
@@ -41,6 +40,7 @@ from directory.store.etcd.transaction import (
     refuse_oversized,
 )
 from directory.store.etcd.watch import EtcdWatch
+from directory.store.etcd.watch_state import Follower
 
 __all__ = ["EtcdStore"]
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import grpc
 
-from directory.store.etcd.following import META, Event, Head, Response
-from directory.store.etcd.generated import etcdrpc
-from directory.store.etcd.layout import Layout, end_of
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.key_layout import Layout, end_of
+from directory.store.etcd.watch_state import META, Event, Head, Response
 
 __all__ = ["Metadata", "Stream", "head_of", "head_request", "response_of"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, assert_never
 
 from directory.store.base import Guard, KeyIs, Limits, NothingNewer, Put, Remove, Transaction, Write
-from directory.store.etcd.generated import etcdrpc, transactions
+from directory.store.etcd.etcd3_stubs import etcdrpc, transactions
 from directory.store.etcd.identity import Life
-from directory.store.etcd.layout import Layout
+from directory.store.etcd.key_layout import Layout
 
 __all__ = [
     "LIMITS",

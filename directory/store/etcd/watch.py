@@ -1,7 +1,7 @@
 """Follows one cluster's commits in etcd, from member to member; refuses to judge what it is told.
 
-That is ``following.py``, without I/O. Here are connections, waiting and patience. All of it happens
-in the thread that calls ``next``; one thread per open stream reads ahead, and ends with it.
+That is ``watch_state.py``, without I/O. Here are connections, waiting and patience. All of it
+happens in the thread that calls ``next``; one thread per open stream reads ahead, and ends with it.
 
 A member that is dead, paused or cut off, from us or from its quorum, is found by asking: whenever
 nothing has come for ``ask_seconds``, a linearizable read of ``meta/commit`` is made over the
@@ -21,10 +21,9 @@ from typing import Final, assert_never
 import grpc
 
 from directory.store.base import Changes, HistoryGone, Incompatible, StoreAway
-from directory.store.etcd.failures import Trouble, trouble_of, words
-from directory.store.etcd.following import Behind, Follower, Gone, Head, Refused, Verdict
-from directory.store.etcd.generated import etcdrpc
-from directory.store.etcd.layout import Layout
+from directory.store.etcd.call_errors import Trouble, trouble_of, words
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.members import Link, Members, Patience, Question
 from directory.store.etcd.stream import (
     Stream,
@@ -33,6 +32,7 @@ from directory.store.etcd.stream import (
     response_of,
     watch_request,
 )
+from directory.store.etcd.watch_state import Behind, Follower, Gone, Head, Refused, Verdict
 
 __all__ = ["EtcdWatch"]
 

@@ -15,10 +15,10 @@ import pytest
 from deploy.local.etcd import EtcdCluster
 from directory.store.addresses import open_store
 from directory.store.base import Put, Store, Transaction
-from directory.store.etcd.address import EtcdAddress
 from directory.store.etcd.connection import EtcdConnection
-from directory.store.etcd.generated import etcdrpc
-from directory.store.sqlite import SqliteStore, database_path
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.etcd_address import EtcdAddress
+from directory.store.sqlite.store import SqliteStore, database_path
 from tests.conftest import SharedEtcd
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from directory.codec import ProtoCodec
-from directory.event_index import EventIndex
+from directory.maintenance.event_index import EventIndex
 from directory.namespace.command import Change
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.keys import ENTRY, entry_key, event_key
@@ -27,6 +26,7 @@ from directory.store.base import (
 )
 from directory.store.events import new_change_id, pack
 from directory.store.replica import Applied, Replica, ReplicaState
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady
 from resolver.path import Path
 from tests.conformance.store.places import Place, output_of, say_go, start_worker

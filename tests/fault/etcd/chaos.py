@@ -19,7 +19,6 @@ from typing import cast
 import grpc
 
 from deploy.local.etcd import EtcdCluster
-from directory.codec import ProtoCodec
 from directory.namespace.keys import KAFKA, kafka_key
 from directory.store.base import (
     Committed,
@@ -32,9 +31,10 @@ from directory.store.base import (
     Transaction,
     Write,
 )
-from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.store import EtcdStore
 from directory.store.replica import Replica, ReplicaState
+from directory.wire.entry_codec import ProtoCodec
 from tests.fault.etcd.links import Link, Links
 from tests.fault.etcd.record import Record, RecordingStore, Took, truth_of, violations
 

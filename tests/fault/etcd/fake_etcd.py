@@ -13,10 +13,10 @@ from typing import Any, Self
 import grpc
 
 from directory.store.base import StoreAway
-from directory.store.etcd.following import Response
-from directory.store.etcd.generated import etcdrpc
-from directory.store.etcd.layout import Layout
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.stream import Metadata
+from directory.store.etcd.watch_state import Response
 from tests.fault.etcd.model import ETCD, History, whole
 
 __all__ = ["LAYOUT", "FakeEtcd", "FakeMembers", "Script"]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from directory.store.base import Changes, Identity, Put, Remove, Write
-from directory.store.etcd.following import COMMIT, IDENTITY, ROWS, Event, Head, Response
+from directory.store.etcd.watch_state import COMMIT, IDENTITY, ROWS, Event, Head, Response
 
 ETCD = 0xE7CD
 LIFE = Identity("store", "kc-fake000000", "la", "life-1", 1)

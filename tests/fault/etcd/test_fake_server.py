@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from directory.store.base import Changes, HistoryGone, Put, StoreAway
-from directory.store.etcd.following import Follower, Response
 from directory.store.etcd.members import Patience
 from directory.store.etcd.watch import EtcdWatch
+from directory.store.etcd.watch_state import Follower, Response
 from tests.fault.etcd.fake_etcd import LAYOUT, FakeEtcd, FakeMembers
 from tests.fault.etcd.model import ETCD, LIFE, History, identity_value, read_identity, whole
 from tests.federation import eventually

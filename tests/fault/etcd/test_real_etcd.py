@@ -14,11 +14,10 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdCluster, EtcdMember
-from directory.codec import ProtoCodec
+from directory.api.read_consistency import read_at
+from directory.api.rpc.call_context import Call
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import KAFKA, entry_key, kafka_key
-from directory.services.call import Call
-from directory.services.consistency import read_at
 from directory.store.base import (
     Changes,
     Committed,
@@ -29,11 +28,12 @@ from directory.store.base import (
     Transaction,
     Write,
 )
-from directory.store.etcd.following import Follower
-from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.store import EtcdStore
 from directory.store.etcd.watch import EtcdWatch
+from directory.store.etcd.watch_state import Follower
 from directory.store.replica import Applied, Replica, ReplicaState
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import StoreUnavailable, Unreachable
 from tests.conftest import SharedEtcd
 from tests.fault.etcd.chaos import fresh_facts

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kdir.v1 import access_pb2, access_pb2_grpc, entry_pb2
 
-from directory.features import FEATURE_LEVEL
+from directory.server.feature_levels import FEATURE_LEVEL
 from resolver.errors import LevelNotFinalised
 from tests.command_line import run
 from tests.federation import Federation, Server, eventually

@@ -23,8 +23,8 @@ from kdir.v1 import (
     resolve_pb2_grpc,
 )
 
+from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
-from resolver.status import from_rpc_error
 from tests.federation import FAST, Federation, Server, eventually
 
 ANYBODY = "User:ANONYMOUS"

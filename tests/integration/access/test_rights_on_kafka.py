@@ -10,12 +10,12 @@ import pytest
 from kdir.v1 import access_pb2, directory_pb2, entry_pb2, policies_pb2
 
 from deploy.local.kafka import KafkaBroker
-from directory.cluster import Cluster
-from directory.config import parse_config
 from directory.kafka.acl import Binding
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Seen
 from directory.namespace.keys import claim_key
+from directory.server.cluster import Cluster
+from directory.server.config import parse_config
 from directory.store.base import Put
 from resolver.errors import Absent, InvalidPhysicalName, KdirError, PermissionDenied
 from tests.acls import shown

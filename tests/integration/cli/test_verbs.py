@@ -504,7 +504,8 @@ def test_a_listing_of_ones_own_server_loads_nothing_that_it_does_not_need(kdir: 
     loaded = set(done.stderr.split())
     assert "grpc" in loaded
     heavy = {
-        "resolver.client", "resolver.resolution", "resolver.listing", "dataclasses", "tomllib",
+        "resolver.client", "resolver.resolution.state_machine", "resolver.directory_listing",
+        "dataclasses", "tomllib",
         "json", "pathlib", "argparse", "importlib.metadata", "confluent_kafka", "duckdb", "pyarrow",
         "pyspark", "rich", "google.protobuf.json_format", "kdir.v1.admin_pb2", "kdir.v1.watch_pb2",
     }  # fmt: skip

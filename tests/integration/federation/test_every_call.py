@@ -15,7 +15,7 @@ from kdir.v1 import access_pb2, directory_pb2, entry_pb2, policies_pb2, scan_pb2
 
 from deploy.local.ports import free_port
 from resolver import Resolver, TopicLocation, errors
-from resolver.access import grants_of
+from resolver.access_requests import grants_of
 from resolver.errors import KdirError
 from resolver.path import Path as KdirPath
 from tests.federation import Federation, Server, eventually

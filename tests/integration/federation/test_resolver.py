@@ -11,8 +11,8 @@ import pytest
 from kdir.v1 import directory_pb2, entry_pb2
 
 from resolver import Resolver, TopicLocation, errors
-from resolver.token import Token
-from resolver.watching import Changes
+from resolver.revision_token import Token
+from resolver.watch_stream import Changes
 from tests.federation import Federation, Server, eventually
 
 STARTS = ["/", "/la", "/ny", "/la/tracking", "/ny/tracking"]

@@ -14,11 +14,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from deploy.local.ports import LOOPBACK
-from directory.cluster import Cluster
-from directory.config import ServerConfig
 from directory.namespace.command import CreateMount, DeleteEntry
 from directory.namespace.entry import Kind
 from directory.namespace.keys import INHERITED, PARENT
+from directory.server.cluster import Cluster
+from directory.server.config import ServerConfig
 from directory.store.addresses import open_store
 from directory.store.base import Committed, Put, Transaction
 from directory.store.replica import ReplicaState

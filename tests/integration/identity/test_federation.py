@@ -18,6 +18,7 @@ from kdir.v1 import (
 )
 
 from resolver import Resolver
+from resolver.error_status import from_rpc_error
 from resolver.errors import (
     HandshakeFailed,
     KdirError,
@@ -25,7 +26,6 @@ from resolver.errors import (
     Unauthenticated,
     Unreachable,
 )
-from resolver.status import from_rpc_error
 from resolver.transport import method
 from tests.federation import Server, eventually
 from tests.identities import Authority, Issued, token

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kdir.v1 import admin_pb2, admin_pb2_grpc, scan_pb2, scan_pb2_grpc
 
 from resolver.errors import HandshakeFailed, Unreachable
-from resolver.index.discovery import channel_to, take_census
+from resolver.index.cluster_discovery import channel_to, take_census
 from tests.identities import token
 from tests.integration.identity.conftest import SecureFederation
 

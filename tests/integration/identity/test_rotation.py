@@ -112,9 +112,9 @@ def test_a_client_whose_certificate_is_replaced_goes_on_as_somebody_else(
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o600])
 def test_a_token_file_is_read_again_and_nobody_else_may_read_it(tmp_path: Path, mode: int) -> None:
-    from resolver.contexts import Login
     from resolver.credentials import UserCredentials
     from resolver.errors import InvalidArgument
+    from resolver.user_config import Login
 
     file = tmp_path / "token"
     file.write_text("first\n")

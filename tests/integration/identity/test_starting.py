@@ -9,9 +9,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from directory.identity.callers import Identities
-from directory.identity.settings import AuthConfig, TlsConfig
-from directory.services.waiting import WaitingServer
+from directory.api.rpc.waiting import WaitingServer
+from directory.server.authentication import Identities
+from directory.server.config_security import AuthConfig, TlsConfig
 from resolver import Resolver
 from resolver.errors import HandshakeFailed, NotReady
 from tests.federation import Server

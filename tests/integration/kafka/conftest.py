@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from tests.reconciling import drop, in_kafka
 
 

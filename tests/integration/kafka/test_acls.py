@@ -14,7 +14,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.acl import Binding
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put
 from resolver.errors import KafkaRefused
@@ -103,7 +103,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from directory.kafka.acl import Binding
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from tests.integration.kafka.test_acls import SETTINGS
 from tests.mortal import Mortal, Passages
 from tests.reconciling import World

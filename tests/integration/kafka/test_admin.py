@@ -12,7 +12,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from deploy.local.ports import free_port
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import AlreadySo, Done, Refused, Seen, Unknown, Wish
 from resolver.errors import KafkaRefused, KafkaUnavailable
 from tests.conftest import SharedBroker

@@ -11,10 +11,10 @@ from pathlib import Path as FilePath
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
+from directory.kafka.applying.pushed import mark_of
 from directory.kafka.armory import Armed
 from directory.kafka.contract import Wish
-from directory.kafka.pushed import mark_of
 from tests.command_line import run
 from tests.federation import Federation, eventually
 from tests.integration.kafka.test_pushing import MONTH, arm, armed, configs, put

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Wish
 from directory.namespace.command import TopicNews
 from tests.mortal import ASKED, WRITTEN, Crash, Mortal, Passages
@@ -254,7 +254,7 @@ def test_only_one_of_two_servers_reconciles_and_the_other_takes_over(
 def test_S19_a_reconciler_that_lost_its_role_commits_nothing_more(
     two: tuple[World, World], kafka: ConfluentAdmin
 ) -> None:
-    from directory.kafka.commits import LeadershipLost
+    from directory.kafka.fenced_commits import LeadershipLost
     from resolver.errors import LostRace
 
     one, other = two

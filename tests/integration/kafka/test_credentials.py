@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from deploy.local.kafka_users import SaslUsers
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from resolver import Resolver
 from tests.command_line import run
 from tests.federation import Federation, Server, eventually

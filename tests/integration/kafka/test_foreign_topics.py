@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Outcome, Still, Unknown, Wish, always
 from directory.namespace.keys import LEVEL, detached_key
 from directory.store.base import Put

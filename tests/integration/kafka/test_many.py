@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from tests.command_line import run
 from tests.federation import Federation, Server, eventually
 from tests.integration.kafka.test_pushing import DAY, MONTH, configs

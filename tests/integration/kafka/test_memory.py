@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Done, Wish
 from tests.looking import look
 from tests.reconciling import eventually, in_kafka

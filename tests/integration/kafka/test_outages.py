@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from deploy.local.ports import free_port
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.store.base import StoreAway
 from tests.conftest import SharedBroker
 from tests.reconciling import admin_of, eventually, in_kafka, make, world

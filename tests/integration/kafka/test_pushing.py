@@ -11,15 +11,15 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from deploy.local.kafka import KafkaBroker
-from directory.codec import policies_to_proto
 from directory.federation import facts
-from directory.kafka import pushing
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
+from directory.kafka.applying import config_applier
+from directory.kafka.applying.pushed import NOTHING_PUSHED, attention, pushed_of
 from directory.kafka.armory import Armed
 from directory.kafka.contract import Alteration, Done, Wish
-from directory.kafka.pushed import NOTHING_PUSHED, attention, pushed_of
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import NO_POLICIES, Kind, Policies
+from directory.wire.entry_codec import policies_to_proto
 from resolver.errors import AboveCeiling, EtagMismatch, NotReady
 from tests.mortal import Crash, Mortal, Passages
 from tests.reconciling import (
@@ -425,7 +425,9 @@ def test_many_topics_are_changed_in_a_few_requests(
     tmp_path: FilePath,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pushing, "_SCANNED", 280)  # so that one step does not look at all of them
+    monkeypatch.setattr(
+        config_applier, "_SCANNED", 280
+    )  # so that one step does not look at all of them
     names = [f"t{number}" for number in range(300)]
     make(kafka, *names)
     passages = Passages(last=-1)

@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Wish
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind

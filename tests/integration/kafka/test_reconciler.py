@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Seen, Wish
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind, Policies, Provision

@@ -10,7 +10,7 @@ import pytest
 from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Wish
 from resolver.errors import AboveCeiling, InvalidArgument, KafkaRefused, NotAuthoritative
 from tests.federation import Federation, Server, eventually

@@ -8,7 +8,7 @@ import pytest
 from kdir.v1 import entry_pb2
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Refused, Wish
 from tests.federation import Federation, Server, eventually
 from tests.kafka_clients import kdir

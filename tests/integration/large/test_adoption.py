@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from directory.large_changes import SWEEP, LargeAdoption, adoptions, progress_of
 from directory.namespace.command import DeleteEntry, FinishDelete, UpdateEntry
 from directory.namespace.entry import Kind
 from directory.namespace.mapping import MappingRule
 from directory.store.base import Store
-from directory.store.sqlite import SqliteStore
+from directory.store.large_changes import SWEEP, LargeAdoption, adoptions, progress_of
+from directory.store.sqlite.store import SqliteStore
 from tests.large import FakeKafka, TightSqlite, check_no_orphans, finalise
 from tests.mortal import ASKED, WRITTEN, Crash, DyingStore, Mortal, Passages
 from tests.reconciling import MOUNT, World, eventually

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from directory.features import LARGE_CHANGES
-from directory.large_changes import progress_of
 from directory.namespace.command import (
     CreateDirectory,
     CreateMount,
@@ -27,10 +25,12 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import DELETED_ID
-from directory.namespace.removal import LARGE_CHANGES_LEVEL, removals
+from directory.namespace.removal_records import LARGE_CHANGES_LEVEL, removals
+from directory.server.feature_levels import LARGE_CHANGES
 from directory.store.addresses import open_store
 from directory.store.base import Store
-from directory.store.sqlite import SqliteStore
+from directory.store.large_changes import progress_of
+from directory.store.sqlite.store import SqliteStore
 from resolver.errors import HasMounts, InvalidNamespace, KdirError, LostRace, ReadOnly
 from tests.large import (
     ETCD_LIMITS,
@@ -169,7 +169,7 @@ import os, signal, sys
 from directory.store.addresses import open_store
 from tests.integration.large.test_delete import MOUNT, remove
 from tests.large import Server, TightSqlite
-from directory.store.sqlite import database_path
+from directory.store.sqlite.store import database_path
 address, last = sys.argv[1], int(sys.argv[2])
 
 def mortal(store):

@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 import pytest
 
 from deploy.local.directory import DirectoryProcess
-from directory.store.sqlite import SqliteStore
+from directory.store.sqlite.store import SqliteStore
 from tests.command_line import Ran, run
 from tests.large import check_no_orphans, commit, finalise, forest
 from tests.reconciling import eventually

@@ -12,13 +12,13 @@ import pytest
 from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 
 from deploy.local.process import StartFailed
-from directory.codec import ProtoCodec
-from directory.features import FEATURE_LEVEL
 from directory.federation.child_facts import child_hello
 from directory.namespace.keys import LEVEL
 from directory.namespace.snapshot import Snapshot
+from directory.server.feature_levels import FEATURE_LEVEL
 from directory.store.addresses import open_store
 from directory.store.base import Put, Transaction
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import InvalidArgument, LevelNotFinalised
 from tests.command_line import Ran, run
 from tests.federation import Server, eventually

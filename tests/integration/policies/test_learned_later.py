@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Alteration, Done, Wish
 from tests.command_line import Ran, run
 from tests.federation import Federation, Server, eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.admin import ConfluentAdmin
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Alteration, Done
 from tests.command_line import Ran, run
 from tests.federation import Federation, Server, eventually

@@ -10,14 +10,14 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kdir.v1 import directory_pb2, directory_pb2_grpc, entry_pb2, resolve_pb2, resolve_pb2_grpc
 
-from directory.cluster import Cluster
-from directory.config import Limits, ServerConfig
+from directory.api.grpc_server import DirectoryServer
 from directory.namespace.keys import ENTRY
-from directory.services.server import DirectoryServer
+from directory.server.cluster import Cluster
+from directory.server.config import Limits, ServerConfig
 from directory.store.replica import Applied, ReplicaState
+from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
 from resolver.path import Path as TreePath
-from resolver.status import from_rpc_error
 from tests.federation import eventually
 
 __all__ = ["One"]

@@ -16,8 +16,8 @@ import pytest
 from kdir.v1 import directory_pb2, directory_pb2_grpc, resolve_pb2, resolve_pb2_grpc
 
 from deploy.local.process import LocalProcess
+from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
-from resolver.status import from_rpc_error
 from tests.federation import eventually
 from tests.server_command import serve
 

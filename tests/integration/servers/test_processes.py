@@ -236,8 +236,8 @@ def test_servers_that_do_not_belong_together_share_no_port(start: Start, tmp_pat
 
 def test_two_supervisors_that_start_at_once_do_not_share_a_port(tmp_path: Path) -> None:
     """Before either listens, the bind alone would let both in."""
-    from directory.supervisor import Ports
-    from directory.toml_table import ConfigError
+    from directory.server.supervisor import Ports
+    from directory.server.toml_table import ConfigError
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from directory.services import consistency
-from resolver.token import Token
+from directory.api import read_consistency
+from resolver.revision_token import Token
 from tests.federation import eventually
 from tests.integration.servers.lagging import One
 
@@ -61,7 +61,7 @@ def test_N2_without_a_token_an_answer_may_be_old_and_says_so_up_to_a_limit(
 def test_N3_tokens_of_others_forged_or_of_the_future(
     two: tuple[One, One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consistency, "LONGEST_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(read_consistency, "LONGEST_WAIT_SECONDS", 1.0)
     one, other = two
     token = one.mkdir("/la/x")
     ((cluster, place),) = Token.parse(token).positions.items()

@@ -2,11 +2,11 @@
 
 import sys
 
-from directory.codec import ProtoCodec
 from directory.namespace.command import CreateTopic
 from directory.store.addresses import open_store
 from directory.store.replica import Replica
-from directory.writer import Writer
+from directory.store.writer import Writer
+from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
 

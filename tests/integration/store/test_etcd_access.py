@@ -14,9 +14,9 @@ import pytest
 from deploy.local.etcd import Certificates, EtcdCluster
 from directory.store.addresses import find_identity, open_store
 from directory.store.base import Committed, HistoryGone, Incompatible, Put, StoreAway
-from directory.store.etcd.address import EtcdAddress
 from directory.store.etcd.connection import EtcdConnection
-from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.store import EtcdStore
 from tests.conformance.store.reading import everything, following, put, until
 from tests.conftest import SharedEtcd

@@ -7,7 +7,6 @@ from itertools import islice
 import pytest
 
 from deploy.local.etcd import EtcdCluster
-from directory.codec import ProtoCodec
 from directory.namespace.command import CreateTopic
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.keys import entry_key
@@ -23,12 +22,13 @@ from directory.store.base import (
     Transaction,
 )
 from directory.store.etcd import channels
-from directory.store.etcd.address import EtcdAddress
-from directory.store.etcd.generated import etcdrpc
-from directory.store.etcd.layout import Layout
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.etcd_address import EtcdAddress
+from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.store import EtcdStore
 from directory.store.replica import Replica, ReplicaState
-from directory.writer import Writer
+from directory.store.writer import Writer
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import LimitExceeded
 from resolver.path import Path
 from tests.conformance.store.reading import everything, following, put, put_many, until

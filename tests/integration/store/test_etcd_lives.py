@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdCluster
-from directory.codec import ProtoCodec
-from directory.keeping.backup import backup_of
-from directory.keeping.verify import Summary, compare_rows
+from directory.maintenance.backup import backup_of
+from directory.maintenance.verify import Summary, compare_rows
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.keys import entry_key
 from directory.store.base import (
@@ -25,9 +24,10 @@ from directory.store.base import (
     StoreAway,
     Transaction,
 )
-from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.store import EtcdStore
 from directory.store.replica import Replica
+from directory.wire.entry_codec import ProtoCodec
 from resolver.path import ROOT
 from tests.conformance.store.reading import everything, put, put_many
 from tests.conftest import SharedEtcd

@@ -19,13 +19,13 @@ from deploy.local.directory import DirectoryProcess
 from deploy.local.etcd import EtcdCluster
 from deploy.local.ports import free_port
 from deploy.local.process import StartFailed
-from directory.codec import ProtoCodec
 from directory.namespace.command import CreateTopic
 from directory.store.base import Committed, Conflict, KeyIs, Put, StoreAway, Transaction
-from directory.store.etcd.address import EtcdAddress
+from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.store import EtcdStore
 from directory.store.replica import Replica
-from directory.writer import Writer
+from directory.store.writer import Writer
+from directory.wire.entry_codec import ProtoCodec
 from resolver import Resolver
 from resolver.errors import NotReady, StoreUnavailable
 from resolver.path import Path as EntryPath

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from directory.authorization.access import Access, Level
-from directory.authorization.decision import Mode
-from directory.authorization.difference import Side, differences
-from directory.authorization.grant import Grant, Operation, Permission
-from directory.authorization.principals import Caller
-from directory.authorization.rules import Question, Rules
-from directory.authorization.tree import Place
+from directory.access.authorizer import Access, Level
+from directory.access.compiled_grants import Question, Rules
+from directory.access.decision import Mode
+from directory.access.grant import Grant, Operation, Permission
+from directory.access.grant_tree import Place
+from directory.access.permission_diff import Side, differences
+from directory.access.principals import Caller
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -26,11 +26,11 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Directory, Kind
-from directory.namespace.ground import standing
 from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.traversal import standing
 from resolver.errors import KdirError
 from resolver.path import Path
-from tests.properties.authorization.test_difference import read
+from tests.properties.access.test_permission_diff import read
 from tests.trees import Cluster
 
 PRINCIPALS = ("User:a", "User:b", "User:*")

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory.authorization.grant import Grant, Operation, Permission
-from directory.authorization.rules import Rules
-from directory.authorization.tree import Place
-from directory.keeping.comparing import Comparison
+from directory.access.compiled_grants import Rules
+from directory.access.grant import Grant, Operation, Permission
+from directory.access.grant_tree import Place
+from directory.maintenance.verify_store import Comparison
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -25,10 +25,10 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, EntryGrants, Kind
-from directory.namespace.grants import SHUT
+from directory.namespace.grant_rows import SHUT
 from directory.namespace.keys import entry_key, grants_key, parse_entry_key, parse_grants_key
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.tree import ROOT_KEY
+from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Put, Remove, Write
 from resolver.errors import KdirError
 from resolver.path import Path

@@ -8,15 +8,15 @@ import random
 
 import pytest
 
-from directory.authorization.decision import Mode
-from directory.authorization.grant import Operation, Permission, ResourceKind
-from directory.authorization.principals import Caller
-from directory.authorization.rules import Question, Rules
-from directory.authorization.tree import Place
+from directory.access.compiled_grants import Question, Rules
+from directory.access.decision import Mode
+from directory.access.grant import Operation, Permission, ResourceKind
+from directory.access.grant_tree import Place
+from directory.access.principals import Caller
 from directory.kafka.acl import OPERATIONS, Binding, Resource, kafka_host
-from directory.kafka.acls import Level, pattern_acls, topic_acls
+from directory.kafka.applying.grants_to_acls import Level, pattern_acls, topic_acls
 from tests.acls import kafka_allows
-from tests.properties.authorization.oracle import (
+from tests.properties.access.oracle import (
     Words,
     World,
     some_grants,

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from directory.kafka.facts import KafkaFacts
-from directory.keeping.restore import begin_new_life
+from directory.kafka.pin_and_stop import KafkaFacts
+from directory.maintenance.restore import begin_new_life
 from directory.namespace.entry import Provision
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put

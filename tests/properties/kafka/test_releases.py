@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from kdir.v1 import federation_pb2
 
 from directory.federation import facts as parent_facts
-from directory.kafka import arming, facts
-from directory.kafka.arming import Found, Subject
-from directory.kafka.compare import Stop
-from directory.kafka.inheritance import basis_of
-from directory.kafka.pushed import pushed_of
-from directory.kafka.releases import (
+from directory.kafka import pin_and_stop
+from directory.kafka.applying import arming
+from directory.kafka.applying.arming import Found, Subject
+from directory.kafka.applying.pushed import pushed_of
+from directory.kafka.applying.releases import (
     Released,
     armed_plan,
     arming_entry,
     release_writes,
     releases_of,
 )
+from directory.kafka.compare import Stop
+from directory.kafka.inheritance import basis_of
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,
@@ -80,7 +81,7 @@ class History:
     def begin(self) -> None:
         for text in DIRECTORIES[1:]:
             self.cluster.do(CreateDirectory(path=Path.parse(text)))
-        self.put(*facts.pin(self.kafka_id))
+        self.put(*pin_and_stop.pin(self.kafka_id))
         self.backup = self.cluster.rows.values.copy()
 
     # -- helpers -------------------------------------------------------------------------------
@@ -238,14 +239,14 @@ class History:
 
     def managed_by_another(self) -> None:
         """Another cluster on the same Kafka begins to manage it, or ends."""
-        known = facts.KafkaFacts.of(self.snapshot).unmanaged
-        writes, _ = facts.note_manager(self.snapshot, unmanaged=not known)
+        known = pin_and_stop.KafkaFacts.of(self.snapshot).unmanaged
+        writes, _ = pin_and_stop.note_manager(self.snapshot, unmanaged=not known)
         self.put(*writes)
         self.era += 1
 
     def another_kafka(self) -> None:
         self.kafka_id = self.chance.choice(["K1", "K2"])
-        self.put(*facts.allow(Stop("another", 0, self.kafka_id), self.snapshot))
+        self.put(*pin_and_stop.allow(Stop("another", 0, self.kafka_id), self.snapshot))
         self.era += 1
 
     def moved_mount(self) -> None:

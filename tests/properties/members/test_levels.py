@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory.members import Behind
+from directory.server.membership import Behind
 from resolver.errors import LevelNotFinalised
 from tests.members import One
 

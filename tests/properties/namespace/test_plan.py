@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from directory.keeping.comparing import Comparison
+from directory.maintenance.verify_store import Comparison
 from directory.namespace.command import (
     AdoptTopics,
     Change,

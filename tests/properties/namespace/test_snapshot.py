@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from directory.namespace import physical_index
+from directory.namespace import physical_name_index
 from directory.namespace.entry import ROOT_ID, Directory, Entry, Kind, Link, Mount, Topic
 from directory.namespace.keys import entry_key
 from directory.namespace.lookup import (
@@ -50,8 +50,8 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         # Small enough for an example to get several tables, and a new base now and then.
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(physical_index, "_TABLE", 3)
-        self.patch.setattr(physical_index, "_LOOSE", 2)
+        self.patch.setattr(physical_name_index, "_TABLE", 3)
+        self.patch.setattr(physical_name_index, "_LOOSE", 2)
         self.model = Model()
         self.snapshot = Snapshot.empty(CODEC, "i")
         self.revision = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from directory.codec import ProtoCodec
 from directory.namespace.entry import (
     DELETED_ID,
     ROOT_ID,
@@ -19,8 +18,9 @@ from directory.namespace.entry import (
 )
 from directory.namespace.keys import entry_key, parse_entry_key, unify
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.tree import ROOT_KEY
+from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Put, Remove, Write
+from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
 CODEC = ProtoCodec()

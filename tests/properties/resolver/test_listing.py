@@ -9,8 +9,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from resolver import Resolver, errors
+from resolver.directory_listing import Listed, Listing
 from resolver.errors import KdirError
-from resolver.listing import Listed, Listing
 from resolver.path import Path
 from resolver.testing import MemoryDirectory
 

@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kdir.v1 import entry_pb2, error_pb2, resolve_pb2
 
-from resolver import Resolver, TopicLocation, decode, errors
+from resolver import Resolver, TopicLocation, errors, reply_decoding
 from resolver.errors import KdirError
-from resolver.outcome import Ask, Failed, Found, NotThere, Reply, United
 from resolver.path import Path
-from resolver.resolution import MAX_CALLS, Resolution, Rules
+from resolver.resolution.outcome import Ask, Failed, Found, NotThere, Reply, United
+from resolver.resolution.state_machine import MAX_CALLS, Resolution, Rules
 from resolver.testing import MemoryDirectory, MemoryTransport
 from resolver.transport import Method
 
@@ -112,7 +112,7 @@ def decoded(said: resolve_pb2.ResolveResponse | KdirError) -> Reply | KdirError:
     if isinstance(said, KdirError):
         return said.copy()
     try:
-        return decode.one(said)
+        return reply_decoding.one(said)
     except errors.Lame as error:
         return error
 
@@ -243,9 +243,9 @@ def test_R22_the_decoder_takes_any_bytes(noise: bytes) -> None:
             continue
         try:
             if isinstance(message, resolve_pb2.ResolveResponse):
-                decode.one(message)
+                reply_decoding.one(message)
             else:
-                list(decode.batch(message, [Path()] * len(message.outcomes)))
+                list(reply_decoding.batch(message, [Path()] * len(message.outcomes)))
         except errors.Lame:
             pass
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory.authorization.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant import Grant, Operation, Permission, ResourceKind
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -27,7 +27,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Directory, Topic
-from directory.store.sqlite import SqliteStore
+from directory.store.sqlite.store import SqliteStore
 from resolver.errors import KdirError
 from tests.trees import Cluster, path
 from tests.unit.writing.bench import Bench, eventually

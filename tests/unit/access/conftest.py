@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 from kdir.v1 import access_pb2, directory_pb2, entry_pb2, resolve_pb2
 
-from directory.cluster import Cluster
-from directory.codec import ProtoCodec
-from directory.config import parse_config
+from directory.api.access_service import AccessService
+from directory.api.admin_service import AdminService
+from directory.api.cluster_router import Hosting
+from directory.api.directory_service import DirectoryService
+from directory.api.federation_service import FederationService
+from directory.api.policy_service import PolicyService
+from directory.api.resolve_service import ResolveService
+from directory.api.rpc.call_context import Call
+from directory.api.scan_service import ScanService
+from directory.api.watch_service import WatchService
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.keys import entry_key
-from directory.services.access import AccessService
-from directory.services.admin import AdminService
-from directory.services.call import Call
-from directory.services.entries import DirectoryService
-from directory.services.federation import FederationService
-from directory.services.hosting import Hosting
-from directory.services.policies import PolicyService
-from directory.services.resolve import ResolveService
-from directory.services.scan import ScanService
-from directory.services.watch import WatchService
+from directory.server.cluster import Cluster
+from directory.server.config import parse_config
 from directory.store.base import Put, Write
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import KdirError
 from tests.federation import eventually
 

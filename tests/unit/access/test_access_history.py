@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from directory.access_history import AccessHistory
-from directory.authorization.access import Access
-from directory.authorization.tree import GrantTree
+from directory.access.authorizer import Access
+from directory.access.grant_tree import GrantTree
 from directory.namespace.keys import INHERITED
 from directory.namespace.snapshot import Snapshot
+from directory.server.access_history import AccessHistory
 from directory.store.base import Store
 from directory.store.replica import Applied, Replica
 from resolver.path import Path

@@ -17,9 +17,9 @@ from kdir.v1 import (
     watch_pb2,
 )
 
-from directory.services.call import Call
+from directory.api.rpc.call_context import Call
 from resolver.errors import Cancelled, DeadlineExceeded, NotReady, TokenFromFuture
-from resolver.token import Token
+from resolver.revision_token import Token
 from tests.federation import eventually
 from tests.unit.access.conftest import ADMIN, House, topic
 

@@ -10,9 +10,8 @@ import pytest
 from google.protobuf import field_mask_pb2
 from kdir.v1 import directory_pb2, entry_pb2, federation_pb2, policies_pb2
 
-from directory import codec
-from directory.services import commands
-from directory.services.call import Call
+from directory.api.rpc.call_context import Call
+from directory.wire import entry_codec, request_commands
 from resolver.errors import DeadlineExceeded, InvalidArgument, KdirError, LimitExceeded
 from tests.unit.access.conftest import ADMIN, House
 
@@ -65,9 +64,9 @@ def test_a_mask_and_its_keys_are_counted_before_they_are_read(
 
     def reading(message: Any) -> Any:
         read.append(message)
-        return codec.policies_from_proto(message)
+        return entry_codec.policies_from_proto(message)
 
-    monkeypatch.setattr(commands, "policies_from_proto", reading)
+    monkeypatch.setattr(request_commands, "policies_from_proto", reading)
     for count in (1_001, 10_000, MANY):
         for asked in (request(count), request(count, 0), request(1, count)):
             refused = la.refusal(ADMIN, method, asked)
@@ -126,7 +125,7 @@ def test_a_text_in_a_mask_is_named_only_by_its_beginning(la: House) -> None:
 def test_what_a_new_entry_holds_is_counted_first(
     la: House, entry: entry_pb2.Entry, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "entry_from_proto", None)
+    monkeypatch.setattr(request_commands, "entry_from_proto", None)
     asked = directory_pb2.CreateEntryRequest(path="/la/n", entry=entry)
     refused = la.refusal(ADMIN, "CreateEntry", asked)
     assert isinstance(refused, LimitExceeded)

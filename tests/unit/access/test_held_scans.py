@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kdir.v1 import directory_pb2, scan_pb2
 
-from directory.services import scan
+from directory.api import scan_service
 from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
@@ -79,6 +79,6 @@ def test_a_scan_is_held_for_a_while_only(la: House, monkeypatch: pytest.MonkeyPa
     topic(la, "/la/p/new")
     held = page(la, "bob", begun.next_page_token)
     assert held.authority.revision == begun.authority.revision
-    monkeypatch.setattr(scan, "_HELD_SECONDS", 0.0)
+    monkeypatch.setattr(scan_service, "_HELD_SECONDS", 0.0)
     later = page(la, "bob", begun.next_page_token)
     assert later.authority.revision > begun.authority.revision

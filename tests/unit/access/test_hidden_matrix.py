@@ -21,10 +21,10 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from kdir.v1 import access_pb2, directory_pb2, entry_pb2, federation_pb2, policies_pb2, watch_pb2
 
+from directory.api.list_entries import _query
+from directory.api.page_tokens import PageToken
 from directory.federation import facts
-from directory.federation.federation import unix_ms
-from directory.services.listing import _query
-from directory.services.pages import PageToken
+from directory.federation.federation_state import unix_ms
 from resolver.errors import AlreadyExists, KdirError, PermissionDenied
 from resolver.path import Path as EntryPath
 from tests.unit.access.conftest import ADMIN, SERVICES, House, grants, topic

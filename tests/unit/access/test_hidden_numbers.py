@@ -13,12 +13,12 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from kdir.v1 import access_pb2, admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
-from directory.codec import ProtoCodec
+from directory.api import admin_service
 from directory.kafka.drift import Drift
 from directory.namespace.entry import Directory, Kind, Provision
 from directory.namespace.keys import entry_key
-from directory.services import admin
 from directory.store.base import Put
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import PermissionDenied, QuotaExceeded, VanishGuard
 from resolver.path import Path as EntryPath
 from tests.unit.access.conftest import ADMIN, House, topic
@@ -136,7 +136,7 @@ def test_status_names_no_large_change_that_is_hidden(
     la: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [admin_pb2.Progress(path=path) for path in ("/la/p/hidd", "/la/p/seen")]
-    monkeypatch.setattr(admin, "progress_of", lambda *_: rows)
+    monkeypatch.setattr(admin_service, "progress_of", lambda *_: rows)
     assert [one.path for one in status(la, "bob").progress] == ["/la/p/seen"]
     assert len(status(la, ADMIN).progress) == 2
 
@@ -166,7 +166,7 @@ def test_drift_of_what_is_hidden_is_not_listed(la: House, monkeypatch: pytest.Mo
         row("/la/p/hidd", Kind.DIRECTORY),
     ]
     fake: Any = SimpleNamespace(drift=lambda _: rows, is_stopped=False)
-    monkeypatch.setattr(admin.AdminService, "_reconciler", lambda *_: (la.cluster, fake))
+    monkeypatch.setattr(admin_service.AdminService, "_reconciler", lambda *_: (la.cluster, fake))
     request = admin_pb2.ListDriftRequest()
     seen = la.ask("bob", "ListDrift", request)
     assert [one.path for one in seen.drifts] == ["/la/p/a"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from directory.authorization.grant import Grant, Operation, Permission
-from directory.authorization.tree import Place
-from directory.keeping.comparing import Comparison
-from directory.keeping.contents import Census, Paths, losses
-from directory.keeping.rows import rows_of
+from directory.access.grant import Grant, Operation, Permission
+from directory.access.grant_tree import Place
+from directory.maintenance.contents import Census, Paths, losses
+from directory.maintenance.rows import rows_of
+from directory.maintenance.verify_store import Comparison
 from directory.namespace.command import AddGrants, CreateDirectory, CreateTopic
 from directory.namespace.entry import EntryGrants, Kind
 from directory.namespace.keys import grants_key

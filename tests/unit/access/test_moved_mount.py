@@ -18,7 +18,7 @@ from kdir.v1 import (
     watch_pb2,
 )
 
-from directory.cluster import Cluster
+from directory.server.cluster import Cluster
 from resolver.errors import NoRoute, NotAuthoritative
 from resolver.path import Path
 from tests.unit.access.conftest import ADMIN, House, grants

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from directory.authorization.grant import MOST_GRANTS, Grant, Operation, Permission
-from directory.authorization.tree import Place
-from directory.codec import change_to_proto
+from directory.access.grant import MOST_GRANTS, Grant, Operation, Permission
+from directory.access.grant_tree import Place
 from directory.namespace.command import (
     AddGrants,
     AdoptTopics,
@@ -20,10 +19,11 @@ from directory.namespace.command import (
     RemoveGrants,
 )
 from directory.namespace.entry import EntryGrants, Kind, Policies
-from directory.namespace.grants import SHUT
+from directory.namespace.grant_rows import SHUT
 from directory.namespace.keys import GRANTS, grants_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
+from directory.wire.entry_codec import change_to_proto
 from resolver.errors import Absent, Internal, LimitExceeded
 from tests.trees import Cluster, path
 

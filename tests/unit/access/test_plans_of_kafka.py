@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from kdir.v1 import policies_pb2
 
+from directory.kafka.applying.pushed import Mark
+from directory.kafka.applying.releases import Released, armed_plan, release_writes
 from directory.kafka.inheritance import basis_of
-from directory.kafka.pushed import Mark
-from directory.kafka.releases import Released, armed_plan, release_writes
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind
 from resolver.path import Path

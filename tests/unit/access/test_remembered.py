@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from directory.authorization.grant import Operation
-from directory.authorization.principals import Caller
-from directory.authorization.rules import Question
-from directory.authorization.tree import Place
+from directory.access.compiled_grants import Question
+from directory.access.grant import Operation
+from directory.access.grant_tree import Place
+from directory.access.principals import Caller
 from tests.unit.access.conftest import ADMIN, House, topic
 from tests.unit.access.test_services import Make
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from kdir.v1 import access_pb2, admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
+from directory.api.authorizing import authorizing
+from directory.api.rpc.call_context import Call
 from directory.namespace.command import DeleteEntry
-from directory.namespace.physical import is_protected
+from directory.namespace.physical_names import is_protected
 from directory.namespace.snapshot import Snapshot
-from directory.services.authorizing import authorizing
-from directory.services.call import Call
 from directory.store.base import Guard
 from directory.store.replica import ReplicaState
 from resolver.errors import AlreadyExists, NotReady, PermissionDenied, ReadOnly

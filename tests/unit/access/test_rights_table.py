@@ -12,10 +12,10 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from kdir.v1 import access_pb2
 
-from directory.authorization.grant import Operation
-from directory.services import rights
-from directory.services.rights import CHECKS, Threads, check_of, cluster_check, table
-from directory.services.rpc import Service, _refuse_other_threads
+from directory.access.grant import Operation
+from directory.api.rpc import rights
+from directory.api.rpc.handlers import Service, _refuse_other_threads
+from directory.api.rpc.rights import CHECKS, Threads, check_of, cluster_check, table
 from resolver.errors import KdirError, PermissionDenied
 from tests.unit.access.conftest import SERVICES, House
 
@@ -62,7 +62,7 @@ def test_a_method_without_a_row_or_on_other_threads_does_not_start() -> None:
 @pytest.mark.parametrize("method", CHECKS)
 def test_what_a_row_says_decides_is_there(method: str) -> None:
     module, _, name = CHECKS[method].by.partition(":")
-    found: Any = importlib.import_module(f"directory.services.{module}")
+    found: Any = importlib.import_module(f"directory.api.{module}")
     for part in name.split("."):
         found = getattr(found, part)
     assert callable(found)

@@ -19,11 +19,11 @@ from kdir.v1 import (
     watch_pb2,
 )
 
-from directory.cluster import Cluster
 from directory.federation import facts
-from directory.federation.federation import unix_ms
-from directory.grant_messages import grant_from_proto, grant_to_proto
+from directory.federation.federation_state import unix_ms
 from directory.namespace.keys import INHERITED
+from directory.server.cluster import Cluster
+from directory.wire.grant_messages import grant_from_proto, grant_to_proto
 from resolver.errors import (
     Absent,
     InvalidArgument,

@@ -8,10 +8,10 @@ import pytest
 from kdir.v1 import admin_pb2, directory_pb2, federation_pb2, resolve_pb2
 
 from directory.federation import facts
-from directory.federation.federation import unix_ms
-from directory.federation.stamped import stamped
-from directory.health import State, health_of
+from directory.federation.federation_state import unix_ms
+from directory.federation.link_records import stamped
 from directory.namespace.keys import INHERITED
+from directory.server.health import State, health_of
 from directory.store.base import Put
 from resolver.errors import InvalidArgument, NotReady
 from tests.unit.access.conftest import ADMIN, House, grants

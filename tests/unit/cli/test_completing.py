@@ -10,7 +10,7 @@ from typing import Self
 import pytest
 
 from resolver.cli import completing
-from resolver.cli.names import FRESH_SECONDS, MOST_NAMES, Names
+from resolver.cli.disk_hints import FRESH_SECONDS, MOST_NAMES, Names
 from tests.command_line import run
 
 AT = "127.0.0.1:7420"
@@ -187,8 +187,8 @@ def test_the_words_that_are_offered_are_those_that_are_taken() -> None:
     from kdir.v1 import access_pb2
 
     from directory.namespace.topic_configs import NAMES
-    from resolver.access import operation_of
-    from resolver.cli.policies import field_of
+    from resolver.access_requests import operation_of
+    from resolver.cli.policy_arguments import field_of
     from resolver.cli.words import KEYS, OPERATIONS, TOPIC_CONFIGS
 
     assert sorted(map(operation_of, OPERATIONS)) == sorted(access_pb2.Operation.values())[1:]

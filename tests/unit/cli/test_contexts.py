@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from resolver import contexts
+from resolver import user_config
 from resolver.cli.output import Output
 from resolver.cli.parser import UsageError, parse
 from resolver.cli.registry import load_verb
 from resolver.cli.session import Session
-from resolver.contexts import Context, Login
 from resolver.errors import InvalidArgument
+from resolver.user_config import Context, Login
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def _session(*words: str, verb: str = "ls", **environ: str) -> Session:
 
 
 def test_without_a_file_there_are_none(config: Path) -> None:
-    assert contexts.load_contexts() == contexts.NO_CONTEXTS
+    assert user_config.load_contexts() == user_config.NO_CONTEXTS
     assert _session().servers() == ("127.0.0.1:7420",)
 
 
 def test_they_are_read(config: Path) -> None:
     config.write_text(WRITTEN)
-    found = contexts.load_contexts()
+    found = user_config.load_contexts()
     assert found.current == "dev"
     assert found.get("prod") == Context("prod", ("la-1:7420", "[::1]:7420"), protected=True)
 
@@ -71,7 +71,7 @@ def test_they_are_read(config: Path) -> None:
 def test_a_wrong_file_is_one_sentence(config: Path, text: str, complaint: str) -> None:
     config.write_text(text)
     with pytest.raises(InvalidArgument) as caught:
-        contexts.load_contexts()
+        user_config.load_contexts()
     assert complaint in caught.value.message
     assert "\n" not in caught.value.message
 
@@ -107,13 +107,13 @@ def test_naming_its_server_does_not_go_around_the_protection(config: Path) -> No
 
 def test_an_edit_keeps_comments_and_other_contexts(config: Path) -> None:
     config.write_text(WRITTEN)
-    contexts.write_context(Context("dev", ("a:1", "b:2"), protected=True))
-    contexts.write_current("prod")
-    contexts.write_context(Context("new", ("c:3",)))
+    user_config.write_context(Context("dev", ("a:1", "b:2"), protected=True))
+    user_config.write_current("prod")
+    user_config.write_context(Context("new", ("c:3",)))
     text = config.read_text()
     for comment in ("# mine", "# the one to play with", "# careful"):
         assert comment in text
-    found = contexts.load_contexts()
+    found = user_config.load_contexts()
     assert found.current == "prod"
     assert found.by_name == {
         "dev": Context("dev", ("a:1", "b:2"), protected=True),
@@ -134,24 +134,24 @@ def test_an_edit_keeps_comments_and_other_contexts(config: Path) -> None:
 )
 def test_an_edit_of_any_toml_gives_what_was_wanted(config: Path, text: str) -> None:
     config.write_text(text)
-    contexts.write_context(Context("dev", ("b:2",), protected=True))
-    contexts.write_current("dev")
-    found = contexts.load_contexts()
+    user_config.write_context(Context("dev", ("b:2",), protected=True))
+    user_config.write_current("dev")
+    found = user_config.load_contexts()
     assert found.current == "dev"
     assert found.by_name == {"dev": Context("dev", ("b:2",), protected=True)}
 
 
 def test_the_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "not" / "yet"))
-    contexts.write_context(Context("dev", ("b:2",)))
-    assert contexts.load_contexts().by_name["dev"].servers == ("b:2",)
+    user_config.write_context(Context("dev", ("b:2",)))
+    assert user_config.load_contexts().by_name["dev"].servers == ("b:2",)
 
 
 def test_a_file_kept_elsewhere_stays_linked(config: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.toml"
     kept.write_text(WRITTEN)
     config.symlink_to(kept)
-    contexts.write_current("prod")
+    user_config.write_current("prod")
     assert config.is_symlink()
     assert 'current = "prod"' in kept.read_text()
 
@@ -159,14 +159,14 @@ def test_a_file_kept_elsewhere_stays_linked(config: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "é", "x" * 65, 'a"b'])
 def test_a_context_has_a_plain_name(config: Path, name: str) -> None:
     with pytest.raises(InvalidArgument, match="context name"):
-        contexts.write_context(Context(name, ("a:1",)))
+        user_config.write_context(Context(name, ("a:1",)))
     assert not config.exists()
 
 
 def test_a_relative_config_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     monkeypatch.setenv("HOME", "/nowhere")
-    assert contexts.config_file() == "/nowhere/.config/kdir/config.toml"
+    assert user_config.config_file() == "/nowhere/.config/kdir/config.toml"
 
 
 # -- who the user is -----------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_a_login_that_cannot_be_is_refused(config: Path, text: str, complaint: s
     config.write_text(f'[contexts.a]\nservers = ["h:1"]\n{text}\n')
     config.chmod(0o644)
     with pytest.raises(InvalidArgument) as refused:
-        contexts.load_contexts()
+        user_config.load_contexts()
     assert complaint in refused.value.message
     assert "secret" not in refused.value.message
 
@@ -228,11 +228,11 @@ def test_a_login_that_cannot_be_is_refused(config: Path, text: str, complaint: s
 def test_a_token_in_a_file_of_one_s_own_is_taken_and_not_shown(config: Path) -> None:
     config.write_text('[contexts.a]\nservers = ["h:1"]\ntoken = "secret"\n')
     config.chmod(0o600)
-    context = contexts.load_contexts().get("a")
+    context = user_config.load_contexts().get("a")
     assert context.login.token == "secret"
     assert "secret" not in repr(context)
-    contexts.write_current("a")
-    assert contexts.load_contexts().get("a") == context
+    user_config.write_current("a")
+    assert user_config.load_contexts().get("a") == context
     assert config.stat().st_mode & 0o077 == 0
 
 
@@ -240,17 +240,17 @@ def test_a_token_in_a_file_of_one_s_own_is_taken_and_not_shown(config: Path) -> 
 def test_an_edit_writes_who_the_user_is(config: Path, start: str) -> None:
     config.write_text(start)
     wanted = Context("dev", ("b:2",), login=Login('/a "b"/ca.pem', "/cert", "/key"))
-    contexts.write_context(wanted)
-    assert contexts.load_contexts().get("dev") == wanted
+    user_config.write_context(wanted)
+    assert user_config.load_contexts().get("dev") == wanted
 
 
 @pytest.mark.parametrize("start", ["", "contexts = {la = {servers = ['la:1']}}\n"])
 def test_a_context_says_which_other_servers_may_be_asked(config: Path, start: str) -> None:
     config.write_text(start)
-    contexts.write_context(Context("la", ("la:1",), allow=("10.0.0.0/8", "la.example")))
-    assert contexts.load_contexts().get("la").allow == ("10.0.0.0/8", "la.example")
-    contexts.write_context(Context("ny", ("ny:1",)))
-    assert contexts.load_contexts().get("ny").allow is None
+    user_config.write_context(Context("la", ("la:1",), allow=("10.0.0.0/8", "la.example")))
+    assert user_config.load_contexts().get("la").allow == ("10.0.0.0/8", "la.example")
+    user_config.write_context(Context("ny", ("ny:1",)))
+    assert user_config.load_contexts().get("ny").allow is None
     words = "--context", "la"
     assert _session(*words).allow.refusal("11.0.0.1:7420").endswith("(10.0.0.0/8, la.example)")
     assert _session(*words).allow.refusal("x.la.example:7420") == ""
@@ -272,6 +272,6 @@ def test_a_context_says_which_other_servers_may_be_asked(config: Path, start: st
 def test_an_allow_list_that_is_none_is_refused(config: Path, value: str, complaint: str) -> None:
     config.write_text(f"[contexts.la]\nservers = ['la:1']\nallow = {value}\n")
     with pytest.raises(InvalidArgument) as refused:
-        contexts.load_contexts()
+        user_config.load_contexts()
     assert complaint in refused.value.message
     assert "contexts.la" in refused.value.message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from resolver.cli.parser import UsageError
-from resolver.cli.policies import field_of
+from resolver.cli.policy_arguments import field_of
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from deploy.local.ports import LOOPBACK
-from directory.cluster import Cluster
-from directory.config import Limits, ServerConfig
 from directory.federation import facts
+from directory.server.cluster import Cluster
+from directory.server.config import Limits, ServerConfig
 from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd
 from tests.federation import eventually

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.codec import ProtoCodec
 from directory.federation import child_facts, facts
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady
 from tests.trees import path
 

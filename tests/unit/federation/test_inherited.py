@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 import pytest
 from kdir.v1 import access_pb2, federation_pb2
 
-from directory.codec import ProtoCodec
-from directory.features import GRANTS, level_needed
 from directory.federation import facts
 from directory.federation import inherited as kept
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
+from directory.server.feature_levels import GRANTS, level_needed
 from directory.store.base import Put, Remove, Write
 from directory.store.etcd.transaction import LIMITS
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import LimitExceeded, NotReady
 
 Rows = dict[bytes, bytes]

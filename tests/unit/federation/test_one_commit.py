@@ -14,15 +14,15 @@ import pytest
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from deploy.local.ports import LOOPBACK
-from directory.cluster import Cluster
-from directory.codec import ProtoCodec
-from directory.config import Limits, ServerConfig
 from directory.federation import facts
 from directory.federation.inherited import parent_of, read_inherited
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
+from directory.server.cluster import Cluster
+from directory.server.config import Limits, ServerConfig
 from directory.store.base import Put
 from directory.store.replica import Applied
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady
 from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd

@@ -13,11 +13,11 @@ import pytest
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from deploy.local.ports import LOOPBACK
-from directory.cluster import Cluster
-from directory.config import Limits, ServerConfig
 from directory.federation import facts
-from directory.federation.federation import endpoint_of_turn
+from directory.federation.federation_state import endpoint_of_turn
 from directory.namespace.keys import PARENT
+from directory.server.cluster import Cluster
+from directory.server.config import Limits, ServerConfig
 from directory.store.addresses import open_store
 from directory.store.base import Committed, Put, Remove, Store, Transaction
 from directory.store.replica import Applied, ReplicaState
@@ -101,7 +101,9 @@ def test_S19_a_new_holder_compares_with_a_tree_as_new_as_its_election(
     tmp_path: Path, parent: tuple[_Parent, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The holder before it kept another word, of which its own tree does not know yet."""
-    monkeypatch.setattr("directory.writer._FACTS_SECONDS", 0.05)  # so long a write is waited for
+    monkeypatch.setattr(
+        "directory.store.writer._FACTS_SECONDS", 0.05
+    )  # so long a write is waited for
     said, address = parent
     where = f"sqlite:///{tmp_path / 'la.sqlite'}"
     cluster = Cluster.open(config_of(where, address))
@@ -145,7 +147,7 @@ def test_what_comes_on_a_link_of_before_an_attach_is_no_word_of_since(
     tmp_path: Path, parent: tuple[_Parent, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was detached and attached again, by another server, before the holder saw either."""
-    monkeypatch.setattr("directory.writer._FACTS_SECONDS", 0.05)
+    monkeypatch.setattr("directory.store.writer._FACTS_SECONDS", 0.05)
     said, address = parent
     where = f"sqlite:///{tmp_path / 'la.sqlite'}"
     cluster = Cluster.open(config_of(where, address))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path as FilePath
 
-from directory.authorization.grant import Operation, ResourceKind
+from directory.access.grant import Operation, ResourceKind
 from directory.kafka.acl import Binding, Resource
 from directory.namespace.entry import Kind
 from directory.namespace.keys import LEVEL
@@ -14,7 +14,7 @@ from directory.store.base import Put
 from tests.acls import arm, disarm, grant, kafka_allows, on, revoke
 from tests.mortal import Crash, Mortal, Passages
 from tests.reconciling import World, world
-from tests.unit.kafka.test_acl_pushing import CEILING, CLICKS, Kafka, move
+from tests.unit.kafka.test_acl_applier import CEILING, CLICKS, Kafka, move
 
 FOREIGN = on(CLICKS, "allow eve read") | on("group g", "allow eve read")
 METHODS = frozenset({"acls", "add_acls", "remove_acls", "create", "put_facts", "execute"})

@@ -12,8 +12,7 @@ from directory.kafka.assembly import adoption_to_proto, drift_to_proto
 from directory.kafka.compare import Recorded
 from directory.kafka.contract import Seen, Survey
 from directory.kafka.drift import drift_of
-from directory.kafka.walk import counting, recorded, recorded_at
-from directory.large_changes import rules_from_proto
+from directory.kafka.recorded_topics import counting, recorded, recorded_at
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,
@@ -26,6 +25,7 @@ from directory.namespace.command import (
 from directory.namespace.entry import Policies, Provision, Topic
 from directory.namespace.mapping import MappingRule, split_on
 from directory.store.base import Remove, Write
+from directory.store.large_changes import rules_from_proto
 from tests.trees import Cluster, path
 
 

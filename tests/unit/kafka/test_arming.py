@@ -10,10 +10,9 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.federation import facts
-from directory.kafka import arming
-from directory.kafka.arming import Found, KafkaCall, Rules, Subject
-from directory.kafka.inheritance import basis_of, missing_word
-from directory.kafka.pushed import (
+from directory.kafka.applying import arming
+from directory.kafka.applying.arming import Found, KafkaCall, Rules, Subject
+from directory.kafka.applying.pushed import (
     NOTHING_PUSHED,
     PUSHED,
     Mark,
@@ -25,6 +24,7 @@ from directory.kafka.pushed import (
     pushed_of,
     topics_attended,
 )
+from directory.kafka.inheritance import basis_of, missing_word
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,

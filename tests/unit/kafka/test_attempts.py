@@ -8,8 +8,8 @@ import pytest
 
 from directory.kafka.attempt import Attempt
 from directory.kafka.contract import Unknown
-from directory.kafka.facts import KafkaFacts
-from directory.keeping.restore import begin_new_life
+from directory.kafka.pin_and_stop import KafkaFacts
+from directory.maintenance.restore import begin_new_life
 from directory.namespace.command import MoveEntry
 from directory.namespace.entry import Kind, Topic
 from directory.namespace.keys import LEVEL, detached_key
@@ -19,7 +19,7 @@ from tests.kafka_ledger import Ledger
 from tests.mortal import Crash
 from tests.reconciling import MOUNT, World, world
 from tests.restoring import back_up, put_back
-from tests.unit.kafka.test_acl_pushing import CEILING
+from tests.unit.kafka.test_acl_applier import CEILING
 
 
 @pytest.fixture

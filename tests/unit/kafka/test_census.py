@@ -6,7 +6,7 @@ import threading
 import time
 
 from directory.kafka.census import CensusTaker
-from directory.kafka.walk import Census
+from directory.kafka.recorded_topics import Census
 from directory.namespace.command import CreateTopic
 from tests.federation import eventually
 from tests.trees import Cluster, path

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from directory.config import parse_config
-from directory.config_kafka import KafkaConfig, Listener
 from directory.kafka.client_properties import ClientProperties
-from directory.toml_table import ConfigError
+from directory.server.config import parse_config
+from directory.server.config_kafka import KafkaConfig, Listener
+from directory.server.toml_table import ConfigError
 
 SASL = """security.protocol=SASL_PLAINTEXT
 sasl.mechanism=SCRAM-SHA-512

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from directory.codec import ProtoCodec
 from directory.kafka.contract import KafkaAdmin
 from directory.kafka.reconciler import Reconciler
-from directory.kafka.settings import KafkaSettings
+from directory.kafka.reconciler_settings import KafkaSettings
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Transaction
-from directory.store.sqlite import SqliteStore
-from directory.writer import Writer
+from directory.store.sqlite.store import SqliteStore
+from directory.store.writer import Writer
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import KafkaUnavailable
 from resolver.path import ROOT
 

@@ -8,19 +8,26 @@ from typing import Any
 
 import pytest
 
-from directory.kafka import facts
+from directory.kafka import pin_and_stop
+from directory.kafka.applying.pushed import BASIS, attention
+from directory.kafka.applying.releases import are_kept
 from directory.kafka.compare import Stop
 from directory.kafka.contract import Done, Outcome, Refused, Seen, Still, Unknown, Wish, always
 from directory.kafka.inheritance import basis_without_kafka
-from directory.kafka.pushed import BASIS, attention
-from directory.kafka.releases import are_kept
 from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind
 from directory.namespace.keys import kafka_key
 from directory.store.base import Put, Remove
 from resolver.errors import AboveCeiling, EtagMismatch, NotReady, StoreUnavailable
 from tests.reconciling import MOUNT, World, world
-from tests.unit.kafka.test_pushing import DAY, MONTH, WEEK, SlowKafka, begin_arming, retention
+from tests.unit.kafka.test_config_applier import (
+    DAY,
+    MONTH,
+    WEEK,
+    SlowKafka,
+    begin_arming,
+    retention,
+)
 
 CEILING = frozenset({"configs", "create", "delete"})
 
@@ -239,7 +246,7 @@ def test_a_directory_that_is_renamed_where_it_is_stays_released(
 
 
 def acknowledge(here: World, kafka_id: str) -> None:
-    here.writer.put_facts(facts.allow(Stop("another", 0, kafka_id), here.replica.snapshot))
+    here.writer.put_facts(pin_and_stop.allow(Stop("another", 0, kafka_id), here.replica.snapshot))
 
 
 def test_a_kafka_that_is_acknowledged_was_not_what_a_plan_was_about_nor_when_it_comes_back(

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory.config import ConfigError, Limits, parse_config
 from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
 from directory.namespace.command import (
     Command,
@@ -21,6 +20,7 @@ from directory.namespace.command import (
 )
 from directory.namespace.entry import Directory, Link, Mount, Policies
 from directory.namespace.fields import apply_changes
+from directory.server.config import ConfigError, Limits, parse_config
 from resolver.errors import InvalidArgument, KdirError, LimitExceeded
 from tests.trees import Cluster, path
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from directory.codec import ProtoCodec
 from directory.namespace.command import (
     CreateDirectory,
     CreateTopic,
@@ -25,9 +24,10 @@ from directory.namespace.keys import (
     retired_key,
 )
 from directory.namespace.plan_reap import why_held_up
-from directory.namespace.removal import Removal, removals
+from directory.namespace.removal_records import Removal, removals
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import PhysicalNameRetired
 from tests.trees import Cluster, path
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from directory.codec import ProtoCodec, record_to_proto
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Entry, Kind, Topic
 from directory.namespace.keys import directory_range, entry_key
 from directory.namespace.lookup import DirectoryAt, Missing, TopicAt, Unreadable, lookup
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove, Write
+from directory.wire.entry_codec import ProtoCodec, record_to_proto
 from resolver.errors import Internal
 
 CODEC = ProtoCodec()

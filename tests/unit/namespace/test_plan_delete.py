@@ -24,7 +24,7 @@ from directory.namespace.command import (
 )
 from directory.namespace.entry import DELETED_ID, Kind, Policies, Provision, Topic, etag_of
 from directory.namespace.keys import LEVEL, detached_key, mounted_key, retired_key
-from directory.namespace.removal import Removal, removals
+from directory.namespace.removal_records import Removal, removals
 from directory.store.base import Limits, Put
 from resolver.errors import (
     Absent,

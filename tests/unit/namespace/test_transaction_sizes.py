@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from directory.authorization.grant import Grant, Operation, Permission
+from directory.access.grant import Grant, Operation, Permission
 from directory.namespace.command import (
     AddGrants,
     AdoptTopics,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from resolver.lookups import absent_error
-from resolver.outcome import Absent, NotThere, Sender
+from resolver.cached_lookup import absent_error
 from resolver.path import Path
+from resolver.resolution.outcome import Absent, NotThere, Sender
 
 
 def said(*, stale: bool) -> str:

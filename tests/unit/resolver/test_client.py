@@ -10,11 +10,11 @@ from google.protobuf.message import Message
 from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
 
 from resolver import Resolver, TopicLocation, errors
+from resolver.error_status import to_outcome
 from resolver.errors import KdirError
 from resolver.path import Path
-from resolver.status import to_outcome
+from resolver.revision_token import Token
 from resolver.testing import MemoryDirectory, MemoryTransport
-from resolver.token import Token
 from resolver.transport import Method
 
 CLICKS = "/la/tracking/search/clicks"

@@ -29,7 +29,7 @@ def test_every_public_name_is_there_and_listed() -> None:
 
 
 def test_small_parts_do_not_open_the_whole() -> None:
-    for name in ("resolver", "resolver.errors", "resolver.path", "resolver.token"):
+    for name in ("resolver", "resolver.errors", "resolver.path", "resolver.revision_token"):
         assert not {"grpc", "google.protobuf", "resolver.client"} & modules_after(f"import {name}")
 
 
@@ -43,11 +43,11 @@ def test_the_client_opens_only_what_every_verb_needs() -> None:
         "json",
         "pyspark",
         "random",
-        "resolver.disk",
+        "resolver.answer_cache_file",
         "resolver.following",
-        "resolver.listing",
-        "resolver.locate",
-        "resolver.watching",
+        "resolver.directory_listing",
+        "resolver.reverse_lookup",
+        "resolver.watch_stream",
         "rich",
         "uuid",
     } - modules_after("import grpc, google.protobuf.message")

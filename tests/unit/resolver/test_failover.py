@@ -8,9 +8,9 @@ import pytest
 
 from resolver import Resolver, errors
 from resolver.endpoints import FIRST_TRY_SECONDS, GOOD_SECONDS, SLOW_SECONDS, Health, patience
-from resolver.outcome import Ask, Failed
 from resolver.path import Path
-from resolver.resolution import Resolution, Rules
+from resolver.resolution.outcome import Ask, Failed
+from resolver.resolution.state_machine import Resolution, Rules
 from resolver.testing import MemoryDirectory, MemoryTransport
 from resolver.transport import Method
 

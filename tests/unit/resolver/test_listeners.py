@@ -10,14 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kdir.v1 import entry_pb2, resolve_pb2
 
-from directory.config import ConfigError, parse_config
-from resolver.cli.resolving import property_value
+from directory.server.config import ConfigError, parse_config
+from resolver.cli.resolve import property_value
 from resolver.errors import Lame
 from resolver.kafka.connecting import connection
 from resolver.listeners import MECHANISMS, PROTOCOLS
 from resolver.location import TopicLocation, location_of
-from resolver.outcome import Answer, Sender
 from resolver.path import Path
+from resolver.resolution.outcome import Answer, Sender
 from resolver.testing import MemoryDirectory, MemoryTransport
 from tests.command_line import run
 

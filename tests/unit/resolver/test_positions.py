@@ -10,8 +10,8 @@ from kdir.v1 import directory_pb2, entry_pb2
 from resolver import Resolver, TopicLocation, errors
 from resolver.errors import KdirError
 from resolver.path import Path
+from resolver.revision_token import NOTHING_READ, Position, ReadPositions, Token
 from resolver.testing import MemoryDirectory
-from resolver.token import NOTHING_READ, Position, ReadPositions, Token
 
 
 def at(**revisions: int) -> ReadPositions:

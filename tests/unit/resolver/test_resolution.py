@@ -7,7 +7,8 @@ import pytest
 
 from resolver import errors
 from resolver.errors import KdirError
-from resolver.outcome import (
+from resolver.path import Path
+from resolver.resolution.outcome import (
     Absent,
     Answer,
     Ask,
@@ -26,9 +27,8 @@ from resolver.outcome import (
     Verdict,
     Way,
 )
-from resolver.path import Path
-from resolver.resolution import MAX_CALLS, MAX_HOPS, Resolution, Rules
-from resolver.token import Position, ReadPositions
+from resolver.resolution.state_machine import MAX_CALLS, MAX_HOPS, Resolution, Rules
+from resolver.revision_token import Position, ReadPositions
 
 
 def p(text: str) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from directory.store.sqlite import SqliteStore
+from directory.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture

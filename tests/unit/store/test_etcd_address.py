@@ -6,8 +6,8 @@ import pytest
 
 from directory.store.addresses import describe_address, is_same_place
 from directory.store.base import Incompatible
-from directory.store.etcd.address import EtcdAddress
-from directory.store.etcd.layout import Layout
+from directory.store.etcd.etcd_address import EtcdAddress
+from directory.store.etcd.key_layout import Layout
 
 SECRET = "s3cret"
 

@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from directory.store.base import StoreAway
-from directory.store.etcd.address import EtcdAddress
 from directory.store.etcd.connection import EtcdConnection
-from directory.store.etcd.generated import etcdrpc
+from directory.store.etcd.etcd3_stubs import etcdrpc
+from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.leases import Lease, Leases, clamp
 from tests.federation import eventually
 

@@ -11,12 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from directory.codec import ProtoCodec
+from directory.api.read_consistency import read_at
+from directory.api.rpc.call_context import Call
 from directory.namespace.entry import ROOT_ID, Directory, Kind
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Snapshot
-from directory.services.call import Call
-from directory.services.consistency import read_at
 from directory.store.base import (
     Committed,
     Identity,
@@ -28,8 +27,9 @@ from directory.store.base import (
     Write,
 )
 from directory.store.replica import Applied, Replica, ReplicaState
+from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
-from resolver.token import Token
+from resolver.revision_token import Token
 from tests.unit.store.scripted_store import ScriptedStore
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from directory.store.base import Committed, Guard, KeyIs, NothingNewer, Put, Remove, Transaction
-from directory.store.sqlite import SqliteStore
+from directory.store.sqlite.store import SqliteStore
 from tests.unit.store.scripted_store import ScriptedStore
 
 KEYS = st.sampled_from([b"a", b"a/", b"a/1", b"a/2", b"a0", b"b", b"a/\xff", b"\xff", b"\xff\xff"])

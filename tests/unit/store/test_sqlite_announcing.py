@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from directory.store.base import Conflict, KeyIs, Put, Transaction
-from directory.store.sqlite import SqliteStore
-from directory.store.sqlite_announcing import SqliteAnnouncement
+from directory.store.sqlite.sqlite_announcing import SqliteAnnouncement
+from directory.store.sqlite.store import SqliteStore
 
 KEY = b"m/one"
 

@@ -24,7 +24,7 @@ from directory.store.base import (
     Transaction,
 )
 from directory.store.schema import SCHEMA_VERSION
-from directory.store.sqlite import SqliteStore, database_path
+from directory.store.sqlite.store import SqliteStore, database_path
 
 
 def put(store: Store, *keys: bytes) -> Committed:

@@ -1,15 +1,17 @@
-"""One server's replica, history and writer over a store, as ``directory/cluster.py`` puts them."""
+"""One server's replica, history and writer over a store, as ``directory/server/cluster.py`` puts
+them.
+"""
 
 import time
 from collections.abc import Callable
 from typing import Self
 
-from directory.codec import ProtoCodec
-from directory.history import History
+from directory.maintenance.history import History
 from directory.namespace.command import CreateDirectory, CreateTopic
 from directory.store.base import Store
 from directory.store.replica import Replica
-from directory.writer import Writer, Written
+from directory.store.writer import Writer, Written
+from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
 MOUNT = Path.parse("/la")

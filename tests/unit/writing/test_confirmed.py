@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from directory.authorization.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant import Grant, Operation, Permission, ResourceKind
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -18,7 +18,7 @@ from directory.namespace.command import (
 from directory.namespace.keys import REQUEST
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Guard, KeyIs, Put, Remove, StoreAway, Transaction
-from directory.writer import Written
+from directory.store.writer import Written
 from resolver.errors import (
     Absent,
     AlreadyExists,

@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from directory.history import History, Revised, Subscription
+from directory.maintenance.history import History, Revised, Subscription
+from directory.maintenance.retention import Keeping, Maintenance
 from directory.namespace.keys import EVENT, REQUEST
 from directory.store.base import Put, StoreAway, Transaction
 from directory.store.events import event_count
-from directory.store.maintenance import Keeping, Maintenance
 from directory.store.replica import ReplicaState
 from resolver.errors import NotReady, Resync, StoreUnavailable
 from tests.unit.store.scripted_store import ScriptedStore

@@ -8,13 +8,13 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from directory.codec import ProtoCodec
 from directory.namespace.command import CreateDirectory, CreateTopic, UpdateEntry
 from directory.namespace.entry import Kind
 from directory.namespace.policies import effective, levels_of
 from directory.store.replica import Replica
-from directory.store.sqlite import SqliteStore
-from directory.writer import Writer
+from directory.store.sqlite.store import SqliteStore
+from directory.store.writer import Writer
+from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 from tests.federation import eventually
 

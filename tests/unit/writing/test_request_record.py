@@ -5,7 +5,6 @@ from types import MappingProxyType
 
 import pytest
 
-from directory.codec import ProtoCodec
 from directory.namespace.command import (
     AdoptTopics,
     Command,
@@ -26,7 +25,8 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Kind, LinkMode, Policies, Provision, Topic
-from directory.request_record import RequestRecord, fingerprint_of
+from directory.store.idempotency import RequestRecord, fingerprint_of
+from directory.wire.entry_codec import ProtoCodec
 from tests.unit.writing.bench import path
 
 SEEN = Observed(physical_name="t", topic_id=bytes(16), partitions=1, replication_factor=1)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from directory.turns import Turns
+from directory.store.keyed_locks import Turns
 from resolver.errors import DeadlineExceeded
 
 

@@ -18,7 +18,7 @@ from directory.namespace.keys import EVENT, REQUEST, kafka_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import KeyIs, Limits, Put, StoreAway, Transaction
 from directory.store.replica import ReplicaState
-from directory.writer import Written
+from directory.store.writer import Written
 from resolver.errors import (
     AlreadyExists,
     InvalidNamespace,

@@ -1,0 +1,130 @@
+"""Whether a caller may do something on any entry of a tree (KIP-679's ``authorizeByResourceType``);
+refuses to know what is above the tree: how far a walk has come is handed in.
+
+True when there is an entry for which ``decide`` would allow it. For topics and clusters the
+branches know that by key (``Branch.live``), so one look answers it where grants of one key only are
+about the caller. Where several meet (an allow for alice, a deny for everybody), those parts of the
+tree that hold grants of more than one are looked at, and the fans remember what was found: a second
+question, and one after a change elsewhere, finds it there.
+
+Names of groups and transactional ids are compared as Kafka does it: of all the names that an allow
+covers, one is free unless a single deny, at the same entry or above, covers them all.
+"""
+
+from __future__ import annotations
+
+from directory.access.branch import Branch, Fan
+from directory.access.compiled_grants import Question, Rules
+from directory.access.grant import Grant, Permission
+from directory.access.walk import Passing, passing_after
+
+__all__ = ["Free", "anywhere_below"]
+
+Keys = tuple[str, ...]
+
+
+def anywhere_below(fan: Fan, keys: Keys, bit: int, passing: Passing) -> bool:
+    """Whether something in the fan is allowed; nothing above it denies it.
+
+    ``keys`` are the caller's, ``bit`` says the operation on topics or clusters.
+    """
+    present = _alive(fan, keys, bit)
+    if not present:
+        return False
+    if len(present) == 1 and not fan.shut:
+        return True
+    asked = (present, bit, passing if fan.shut else None)
+    known = None if fan.memo is None else fan.memo.get(asked)
+    if known is None:
+        known = any(anywhere_below(part, present, bit, passing) for part in fan.parts) or any(
+            _in_branch(branch, present, bit, passing) for branch in fan.items.values()
+        )
+        if fan.memo is None:
+            fan.memo = {}
+        fan.memo[asked] = known
+    return known
+
+
+def _in_branch(branch: Branch, keys: Keys, bit: int, passing: Passing) -> bool:
+    by_key = branch.rules.by_key
+    allow = deny = 0
+    for key in keys:
+        own = by_key.get(key)
+        if own is not None:
+            allow |= own.allow
+            deny |= own.deny
+    if deny & bit:
+        return False
+    if allow & bit:
+        return True
+    if not branch.fan.size:
+        return False
+    passing = passing_after(passing, allow, deny)
+    if branch.closed and passing is not Passing.YES:
+        return False
+    return anywhere_below(branch.fan, keys, bit, passing)
+
+
+def _alive(fan: Fan, keys: Keys, bit: int) -> Keys:
+    """Those of the keys that occur in the fan; none when nothing that they allow is left."""
+    live = fan.live
+    present = []
+    found = 0
+    for key in keys:
+        bits = live.get(key)
+        if bits is not None:
+            present.append(key)
+            found |= bits
+    return tuple(present) if found & bit else ()
+
+
+class Free:
+    """Looks for an allow on a group or transactional id of which no deny covers all names.
+
+    What it costs depends on the caller's own grants of that kind (and everybody's), not on those of
+    others.
+    """
+
+    def __init__(self, keys: Keys, question: Question) -> None:
+        self._keys = keys
+        self._question = question
+
+    def about(self, rules: Rules, permission: Permission) -> list[Grant]:
+        """The grants of a level that speak of the operation, whatever the name."""
+        asked = self._question
+        return [
+            grant
+            for key in self._keys
+            if (own := rules.by_key.get(key)) is not None
+            for grant in own.grants
+            if grant.permission is permission
+            and grant.kind is asked.kind
+            and grant.covers(asked.operation)
+        ]
+
+    def left(self, allows: list[Grant], denies: list[Grant]) -> bool:
+        """Whether one of the allows has a name that no deny takes away."""
+        return any(not any(deny.includes(allow) for deny in denies) for allow in allows)
+
+    def below(self, fan: Fan, denies: list[Grant], passing: Passing) -> bool:
+        """Whether there is one in the fan; ``denies`` are those on the way to it."""
+        if not _alive(fan, self._keys, self._question.bit):
+            return False
+        return any(self.below(part, denies, passing) for part in fan.parts) or any(
+            self._in_branch(branch, denies, passing) for branch in fan.items.values()
+        )
+
+    def _in_branch(self, branch: Branch, denies: list[Grant], passing: Passing) -> bool:
+        here = [*denies, *self.about(branch.rules, Permission.DENY)]
+        if self.left(self.about(branch.rules, Permission.ALLOW), here):
+            return True
+        allow = deny = 0
+        for key in self._keys:
+            own = branch.rules.by_key.get(key)
+            if own is not None:
+                allow |= own.allow
+                deny |= own.deny
+        passing = passing_after(passing, allow, deny)
+        if branch.closed and passing is not Passing.YES:
+            return False
+        return self.below(branch.fan, here, passing)

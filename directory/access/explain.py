@@ -1,0 +1,135 @@
+"""Why a decision is as it is, level by level, and which grants nearly said something else: what
+``kdir check --explain`` shows; refuses to decide anything itself.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from directory.access.authorizer import HERE, Access, Level
+from directory.access.branch import Branch
+from directory.access.compiled_grants import Question
+from directory.access.decision import Decision, Reason
+from directory.access.grant import Grant, Permission
+from directory.access.grant_tree import Place
+from directory.access.principals import ANY_HOST, EVERYBODY, Caller
+from directory.access.walk import Walk
+from resolver.path import Path
+
+__all__ = ["Effect", "Explanation", "LevelSeen", "Seen", "explain"]
+
+
+class Effect(enum.Enum):
+    """What a grant on the path came to; the value is for people."""
+
+    DECIDES = "decides"
+    AGREES = "says the same"
+    OVERRULED = "overruled by the deny"
+    BLOCKED = "does not count: below a closed directory"
+    EXPIRED = "does not count: no parent confirmed it for too long"
+    OTHER_OPERATION = "is about another operation"
+    OTHER_HOST = "is about another host"
+    OTHER_NAME = "is about another name"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A grant for the caller, or for everybody, on the path; and what it came to."""
+
+    grant: Grant
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True)
+class LevelSeen:
+    """An entry on the path that sets something."""
+
+    path: Path
+    grants: tuple[Seen, ...]
+    closed: bool
+    inherited: bool
+    """Whether it lies above the mount."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision with all that was looked at for it, outermost first."""
+
+    decision: Decision
+    levels: tuple[LevelSeen, ...]
+
+    def lines(self) -> Iterator[str]:
+        """For people, the decision first."""
+        yield str(self.decision)
+        for level in self.levels:
+            closed = " (closed)" if level.closed else ""
+            inherited = " (inherited)" if level.inherited else ""
+            yield f"  {level.path}{closed}{inherited}"
+            for seen in level.grants:
+                yield f"    {seen.grant}: {seen.effect.value}"
+
+
+def explain(
+    access: Access,
+    caller: Caller,
+    question: Question,
+    place: Place = HERE,
+    *,
+    age_seconds: float = 0.0,
+) -> Explanation:
+    """As ``Access.decide``, which is asked, with every level that could have had a say.
+
+    Raises:
+        NotReady: as ``Access.decide``.
+    """
+    decision = access.decide(caller, question, place, age_seconds=age_seconds)
+    if decision.reason is Reason.SUPER_USER:
+        return Explanation(decision, ())
+    expired = access.has_expired(age_seconds)
+    walk = Walk(caller, question)
+    levels: list[LevelSeen] = []
+    for path, level, inherited in _levels(access, place):
+        ended = expired and inherited
+        does_not_count = (
+            Effect.EXPIRED if ended else None if walk.shut_at is None else Effect.BLOCKED
+        )
+        seen = tuple(
+            Seen(grant, _effect(grant, path, decision, does_not_count))
+            if (other := _mismatch(grant, caller, question)) is None
+            else Seen(grant, other)
+            for grant in level.rules.grants
+            if grant.kind is question.kind and grant.principal in {caller.principal, EVERYBODY}
+        )
+        if seen or level.closed:
+            levels.append(LevelSeen(path, seen, level.closed, inherited))
+        access.enter(walk, level, 0, allows_count=not ended)
+    return Explanation(decision, tuple(levels))
+
+
+def _levels(access: Access, place: Place) -> Iterator[tuple[Path, Branch | Level, bool]]:
+    for level in access.above():
+        yield level.path, level, True
+    for depth, branch in access.loaded().along(place):
+        yield Path((*access.mount.segments, *place.relative[:depth])), branch, False
+
+
+def _mismatch(grant: Grant, caller: Caller, question: Question) -> Effect | None:
+    if not grant.covers(question.operation):
+        return Effect.OTHER_OPERATION
+    if grant.host not in {ANY_HOST, caller.host}:
+        return Effect.OTHER_HOST
+    if grant.kind.has_names and not grant.matches_name(question.name):
+        return Effect.OTHER_NAME
+    return None
+
+
+def _effect(grant: Grant, path: Path, decision: Decision, does_not_count: Effect | None) -> Effect:
+    if grant == decision.grant and path == decision.path:
+        return Effect.DECIDES
+    if grant.permission is Permission.DENY:
+        return Effect.AGREES
+    if decision.grant is not None and decision.grant.permission is Permission.DENY:
+        return Effect.OVERRULED
+    return does_not_count or Effect.AGREES

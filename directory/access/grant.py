@@ -1,0 +1,239 @@
+"""Grant: one ACL entry as a value, how it is read and checked, and what it covers; refuses to know
+where it stands.
+
+Operations, permissions and matching are Kafka's (``AclOperation``, ``StandardAuthorizerData``);
+the numbers of the enums are those of ``kdir.v1``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final, TypeVar
+
+from directory.access.principals import ANY_HOST, check_principal, host_of, shown
+from resolver.errors import InvalidArgument
+
+__all__ = [
+    "IMPLIED_BY",
+    "MOST_GRANTS",
+    "Grant",
+    "Operation",
+    "Permission",
+    "ResourceKind",
+    "add_grants",
+    "in_order",
+    "remove_grants",
+]
+
+MOST_GRANTS: Final = 1000
+"""Grants of one entry: they are one record of the store, and each is read with each request."""
+_MOST_NAME: Final = 1024
+
+
+class Operation(enum.IntEnum):
+    """What may be done, or not."""
+
+    ALL = 1
+    READ = 2
+    WRITE = 3
+    CREATE = 4
+    DELETE = 5
+    ALTER = 6
+    DESCRIBE = 7
+    DESCRIBE_CONFIGS = 8
+    ALTER_CONFIGS = 9
+    CLUSTER_ACTION = 10
+    IDEMPOTENT_WRITE = 11
+    CREATE_TOKENS = 12
+    DESCRIBE_TOKENS = 13
+    TWO_PHASE_COMMIT = 14
+
+    @classmethod
+    def parse(cls, text: str) -> Operation:
+        """From a word such as ``read`` or ``describe-configs``.
+
+        Raises:
+            InvalidArgument: not an operation; names the nearest.
+        """
+        return _named(cls, "operation", text)
+
+
+class Permission(enum.IntEnum):
+    """Allow or deny."""
+
+    DENY = 1
+    ALLOW = 2
+
+    @classmethod
+    def parse(cls, text: str) -> Permission:
+        """From a word.
+
+        Raises:
+            InvalidArgument: neither.
+        """
+        return _named(cls, "permission", text)
+
+
+class ResourceKind(enum.IntEnum):
+    """What a grant is about."""
+
+    TOPIC = 1
+    """The entry that it is set on, and all below: topics, and the directories that hold them."""
+    GROUP = 2
+    """Consumer groups, by a pattern, of the clusters at and below the directory."""
+    TRANSACTIONAL_ID = 3
+    """Transactional ids, in the same way."""
+    CLUSTER = 4
+    """The clusters at and below the directory, as such."""
+
+    @property
+    def has_names(self) -> bool:
+        """Whether its resources have names of their own, besides the entry's path."""
+        return self in {ResourceKind.GROUP, ResourceKind.TRANSACTIONAL_ID}
+
+    @classmethod
+    def parse(cls, text: str) -> ResourceKind:
+        """From a word such as ``topic`` or ``transactional-id``.
+
+        Raises:
+            InvalidArgument: not a kind; names the nearest.
+        """
+        return _named(cls, "resource kind", text)
+
+
+IMPLIED_BY: Final[Mapping[Operation, frozenset[Operation]]] = {
+    Operation.DESCRIBE: frozenset(
+        {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
+    ),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
+}
+"""An allow of one of these allows the operation, too. A deny implies nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One ACL entry on an entry of the tree and all below it.
+
+    ``name`` is empty but for groups and transactional ids: there it is the name, ``*`` for all, or
+    a beginning with ``*`` behind it.
+    """
+
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+    kind: ResourceKind = ResourceKind.TOPIC
+    name: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        principal: str,
+        host: str,
+        operation: Operation,
+        permission: Permission,
+        kind: ResourceKind = ResourceKind.TOPIC,
+        name: str = "",
+    ) -> Grant:
+        """From what came from outside, checked.
+
+        Raises:
+            InvalidArgument: naming the field, what was found and what would be right.
+        """
+        address = host if host == ANY_HOST else host_of(host)
+        _check_name(kind, name)
+        return cls(check_principal(principal), address, operation, permission, kind, name)
+
+    def covers(self, operation: Operation) -> bool:
+        """Whether it speaks of the operation: an allow also of those that its own implies."""
+        own = self.operation
+        if own is operation or own is Operation.ALL:
+            return True
+        return self.permission is Permission.ALLOW and own in IMPLIED_BY.get(operation, ())
+
+    def matches_name(self, name: str) -> bool:
+        """Whether it speaks of the group or transactional id of this name."""
+        own = self.name
+        return name.startswith(own[:-1]) if own.endswith("*") else name == own
+
+    def includes(self, other: Grant) -> bool:
+        """Whether its names are all of the other's, or more."""
+        if self.name.endswith("*"):
+            return other.name.startswith(self.name[:-1])
+        return self.name == other.name
+
+    def __str__(self) -> str:
+        about = self.kind.name if not self.name else f"{self.kind.name} {shown(self.name)}"
+        name = self.principal if self.principal.isprintable() else shown(self.principal)
+        return f"{self.permission.name} {name} {self.operation.name} {about} from {self.host}"
+
+
+def in_order(grants: Iterable[Grant]) -> tuple[Grant, ...]:
+    """Each once, in the order of principal, then operation: how an entry's are kept and shown."""
+    return tuple(
+        sorted(
+            set(grants),
+            key=lambda one: (
+                one.principal,
+                one.operation,
+                one.permission,
+                one.host,
+                one.kind,
+                one.name,
+            ),
+        )
+    )
+
+
+def add_grants(grants: Iterable[Grant], more: Iterable[Grant]) -> tuple[Grant, ...]:
+    """An entry's grants with more; one that is there already stays as it is."""
+    return in_order((*grants, *more))
+
+
+def remove_grants(grants: Iterable[Grant], gone: Iterable[Grant]) -> tuple[Grant, ...]:
+    """An entry's grants without these, each exactly as it was added; all others stay."""
+    without = frozenset(gone)
+    return tuple(one for one in grants if one not in without)
+
+
+def _check_name(kind: ResourceKind, name: str) -> None:
+    if not kind.has_names:
+        if name:
+            raise InvalidArgument(
+                f"resource name: found {shown(name)}; a {kind.name.lower()} is named by the path "
+                f"that the grant is set on, so none would be right",
+                field="resource_name",
+            )
+        return
+    if not name:
+        raise InvalidArgument(
+            f"resource name: a grant on a {kind.name.lower()} has a name, * for all, or a "
+            f"beginning with * behind it",
+            field="resource_name",
+        )
+    if len(name) > _MOST_NAME or not name.isprintable():
+        raise InvalidArgument(
+            f"resource name: found {shown(name)}; at most {_MOST_NAME} characters that print "
+            f"would be right",
+            field="resource_name",
+        )
+    if "*" in name[:-1]:
+        raise InvalidArgument(
+            f"resource name: found {shown(name)}; * may stand only at its end",
+            field="resource_name",
+        )
+
+
+_E = TypeVar("_E", bound=enum.IntEnum)
+
+
+def _named(cls: type[_E], what: str, text: str) -> _E:
+    word = text.strip().upper().replace("-", "_")
+    if word in cls.__members__:
+        return cls[word]
+    near = next(iter(get_close_matches(word, cls.__members__, n=1)), "")
+    hint = f"did you mean {near}?" if near else f"there are {', '.join(cls.__members__)}"
+    raise InvalidArgument(f"{what}: found {shown(text)}; {hint}", field=what, near=near)

@@ -1,0 +1,254 @@
+"""AccessService: grants of entries, and who may do what by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, cast
+
+from kdir.v1 import access_pb2
+
+from directory.access.compiled_grants import Question
+from directory.access.decision import Decision, Reason
+from directory.access.explain import Effect, Explanation, explain
+from directory.access.grant import Operation, ResourceKind
+from directory.access.grant_tree import Place
+from directory.access.principals import ANONYMOUS, Caller
+from directory.api.authorizing import authorizing, meant, veiling
+from directory.api.cluster_router import Hosting
+from directory.api.counting import seen_below
+from directory.api.dry_run import fill_plan
+from directory.api.present import as_if_absent, kind_asked, may_ask_about
+from directory.api.resolve_answers import kind_of
+from directory.api.rpc.call_context import Call
+from directory.api.rpc.handlers import Handler, Service
+from directory.namespace.command import AddGrants, RemoveGrants
+from directory.namespace.entry import Directory, Kind
+from directory.namespace.traversal import standing
+from directory.server.cluster import Cluster
+from directory.store.writer import Written
+from directory.wire.grant_messages import (
+    grant_to_proto,
+    grants_from_proto,
+    operation_from_proto,
+    resource_kind_from_proto,
+)
+from resolver.errors import InvalidArgument
+from resolver.path import Path
+
+__all__ = ["AccessService"]
+
+_DESCRIBE: Final = Question.of(Operation.DESCRIBE)
+_REQUEST_ID_LENGTH = 128
+
+
+class AccessService(Service):
+    """Who may do what in one cluster."""
+
+    descriptor = access_pb2.DESCRIPTOR.services_by_name["AccessService"]
+    writes = frozenset({"AddGrants", "RemoveGrants"})
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "AddGrants": self.add_grants,
+            "RemoveGrants": self.remove_grants,
+            "ListGrants": self.list_grants,
+            "CheckAccess": self.check_access,
+            "AuthorizeAny": self.authorize_any,
+        }
+
+    # -- grants ----------------------------------------------------------------------------------
+
+    def add_grants(
+        self, request: access_pb2.AddGrantsRequest, call: Call
+    ) -> access_pb2.AddGrantsResponse:
+        """Adds grants; those that are there already stay as they are."""
+        response = access_pb2.AddGrantsResponse()
+        response.added.extend(self._change(AddGrants, request, call, response))
+        return response
+
+    def remove_grants(
+        self, request: access_pb2.RemoveGrantsRequest, call: Call
+    ) -> access_pb2.RemoveGrantsResponse:
+        """Removes grants, each exactly as it was added; what is not there is passed over."""
+        response = access_pb2.RemoveGrantsResponse()
+        response.removed.extend(self._change(RemoveGrants, request, call, response))
+        return response
+
+    def _change(
+        self,
+        wish: type[AddGrants | RemoveGrants],
+        request: access_pb2.AddGrantsRequest | access_pb2.RemoveGrantsRequest,
+        call: Call,
+        response: access_pb2.AddGrantsResponse | access_pb2.RemoveGrantsResponse,
+    ) -> Iterable[access_pb2.Grant]:
+        """Changes the grants of an entry and fills in the answer, but for those that came or went,
+        which are returned.
+        """
+        if len(request.request_id) > _REQUEST_ID_LENGTH:
+            raise InvalidArgument(
+                f"request_id: {len(request.request_id)} characters; at most {_REQUEST_ID_LENGTH} "
+                f"would be right"
+            )
+        asked = wish(
+            path=Path.parse(request.path),
+            grants=grants_from_proto(request.grants),
+            kind=kind_of(request.kind),
+        )
+        hosting, guarding = self._hosting, self._hosting.guarding
+        path, holder = asked.path, asked.kind is Kind.MOUNT
+
+        def attempt() -> tuple[Cluster, AddGrants | RemoveGrants, Written]:
+            cluster = hosting.owner_of(path, holder=holder)
+            command = meant(guarding, cluster, asked, call)
+            with veiling(guarding, cluster, command, call):
+                written = cluster.writer.execute(
+                    command,
+                    principal=call.principal,
+                    request_id=request.request_id,
+                    timeout_seconds=call.seconds_left(),
+                    validate_only=request.validate_only,
+                    authorize=authorizing(guarding, cluster, command, call),
+                )
+            return cluster, command, written
+
+        picked = hosting.pick_holder(path) if holder else hosting.pick(path)
+        cluster, command, written = hosting.decide(picked, request.token, call, attempt)
+        response.token = cluster.token_at(written.revision)
+        response.grants.extend(map(grant_to_proto, written.plan.grants))
+        response.topic_count = self._topics_seen(cluster, command.path, written, call)
+        if request.validate_only:
+            fill_plan(self._hosting, cluster, command, written, call, response.plan)
+        return map(grant_to_proto, written.plan.grants_changed)
+
+    def _topics_seen(self, cluster: Cluster, path: Path, written: Written, call: Call) -> int:
+        """How many topics the grants are about, as far as the caller may know."""
+        snapshot = written.snapshot or cluster.replica.snapshot
+        sight = self._hosting.sight(cluster, snapshot, call)
+        relative = path.segments[len(sight.access.mount) :]
+        directory_id = snapshot.find_directory(relative)
+        node = None if directory_id is None else snapshot.node(directory_id)
+        entry = written.plan.entry
+        if sight.sees_all_in(relative) or (entry is not None and not isinstance(entry, Directory)):
+            return written.plan.topic_count
+        if node is None or not isinstance(entry, Directory):
+            # An answer of before, for who may not see any more what it was about.
+            return 0
+        return seen_below(sight, relative, node).topics
+
+    def list_grants(
+        self, request: access_pb2.ListGrantsRequest, call: Call
+    ) -> access_pb2.ListGrantsResponse:
+        """The grants set on an entry itself."""
+        path = Path.parse(request.path)
+        kind = kind_of(request.kind)
+        cluster, snapshot = self._hosting.read_owned(
+            path, request.token, call, holder=kind is Kind.MOUNT
+        )
+        sight = self._hosting.sight(cluster, snapshot, call)
+        shown = sight.find(path, kind, no_follow=True)
+        found = standing(snapshot, sight.access.mount, path, shown)
+        place = Place(path.below(sight.access.mount), found.entry.kind is Kind.TOPIC)
+        return access_pb2.ListGrantsResponse(
+            grants=map(grant_to_proto, snapshot.grants.grants_at(place)),
+            token=cluster.token_of(snapshot),
+        )
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def check_access(
+        self, request: access_pb2.CheckAccessRequest, call: Call
+    ) -> access_pb2.CheckAccessResponse:
+        """Whether a principal may do something, and which grant decides. The path need not exist.
+
+        Everybody may ask for oneself; for others, and why, who may describe the entry.
+        """
+        path = Path.parse(request.path)
+        caller = Caller.of(request.principal, request.host)
+        resource = resource_kind_from_proto(request.resource_kind)
+        operation = operation_from_proto(request.operation)
+        question = Question.of(operation, resource, request.resource_name)
+        cluster, snapshot = self._hosting.read_owned(path, request.token, call)
+        sight = self._hosting.sight(cluster, snapshot, call)
+        age = _age(cluster)
+        of_others = caller.principal != (call.principal or ANONYMOUS)
+        if of_others and not may_ask_about(sight, path, kind_of(request.kind)):
+            raise sight.absent(path)
+        kind = kind_asked(sight, path, kind_of(request.kind))
+        relative = path.below(sight.access.mount)
+        is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceKind.TOPIC
+        place = Place(relative, is_topic)
+        access = self._hosting.guarding.access(cluster, snapshot)
+        shown = True
+        if not of_others and not sight.sees_all:
+            access = as_if_absent(sight, access, path, is_topic=is_topic)
+            shown = access.decide(sight.caller, _DESCRIBE, place, age_seconds=age).allowed
+        explained = explain(access, caller, question, place, age_seconds=age)
+        decision = explained.decision
+        response = access_pb2.CheckAccessResponse(
+            allowed=decision.allowed, token=cluster.token_of(snapshot)
+        )
+        if not shown:
+            response.message = "denied" if not decision.allowed else "allowed"
+            return response
+        _why(decision, response)
+        if request.explain:
+            _fill_levels(explained, response)
+        return response
+
+    def authorize_any(
+        self, request: access_pb2.AuthorizeAnyRequest, call: Call
+    ) -> access_pb2.AuthorizeAnyResponse:
+        """Whether a principal may do something on any resource of a kind (KIP-679), in the cluster
+        that owns the path. Everybody may ask for oneself; for others, who may describe the cluster.
+        """
+        caller = Caller.of(request.principal, request.host)
+        operation = operation_from_proto(request.operation)
+        resource = resource_kind_from_proto(request.resource_kind)
+        if request.path:
+            path = Path.parse(request.path)
+            cluster, snapshot = self._hosting.read_owned(path, request.token, call)
+        else:
+            cluster = self._hosting.clusters[0]
+            cluster.check_mounted()
+            snapshot = self._hosting.read(cluster, request.token, call)
+        if caller.principal != (call.principal or ANONYMOUS):
+            self._hosting.guarding.require_admin(cluster, "AccessService/AuthorizeAny", call)
+        access = self._hosting.guarding.access(cluster, snapshot)
+        age = _age(cluster)
+        if (operation, resource) == (Operation.IDEMPOTENT_WRITE, ResourceKind.CLUSTER):
+            allowed = access.may_produce_idempotently(caller, age_seconds=age)
+        else:
+            allowed = access.authorize_any(caller, operation, resource, age_seconds=age)
+        return access_pb2.AuthorizeAnyResponse(allowed=allowed, token=cluster.token_of(snapshot))
+
+
+def _age(cluster: Cluster) -> float:
+    return cluster.unconfirmed_seconds() or 0.0
+
+
+def _why(decision: Decision, response: access_pb2.CheckAccessResponse) -> None:
+    if decision.grant is not None:
+        response.deciding_grant.CopyFrom(grant_to_proto(decision.grant))
+    if decision.path is not None:
+        response.deciding_path = str(decision.path)
+    if decision.implied_by is not None:
+        response.implied_by = cast("access_pb2.Operation", decision.implied_by.value)
+    response.message = str(decision)
+
+
+def _fill_levels(explained: Explanation, response: access_pb2.CheckAccessResponse) -> None:
+    if explained.decision.reason is Reason.SUPER_USER:
+        return
+    for level in explained.levels:
+        out = response.levels.add(
+            path=str(level.path), closed=level.closed, inherited=level.inherited
+        )
+        for seen in level.grants:
+            out.grants.add(
+                grant=grant_to_proto(seen.grant),
+                decides=seen.effect is Effect.DECIDES,
+                message=seen.effect.value,
+            )

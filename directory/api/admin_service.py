@@ -1,0 +1,280 @@
+"""AdminService: what a server is and how it is doing; adoption, drift, acknowledgement."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from kdir.v1 import admin_pb2
+
+from directory.api.cluster_router import Hosting
+from directory.api.counting import seen_below
+from directory.api.enforcing import unenforced
+from directory.api.keeping import KeepingCalls
+from directory.api.parenting import ParentCalls
+from directory.api.present import STOPPED
+from directory.api.rpc.call_context import Call
+from directory.api.rpc.handlers import Handler, Service
+from directory.federation import facts
+from directory.namespace.entry import Kind
+from directory.server import logs
+from directory.server.cluster import Cluster
+from directory.server.health import is_told
+from directory.server.membership import VERSION, Finalised, unreadable
+from directory.store.large_changes import progress_of, rules_from_proto
+from directory.store.replica import ReplicaState
+from resolver.errors import InvalidArgument
+from resolver.path import Path
+
+if TYPE_CHECKING:
+    from directory.kafka.operator_requests import Adopting
+    from directory.kafka.reconciler import Reconciler
+
+__all__ = ["AdminService"]
+
+_SHOWN: Final = 100
+"""So many of the values that were set aside are named; a store full of them is one message."""
+
+
+class AdminService(Service):
+    """For operators."""
+
+    descriptor = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+    long = frozenset({"ListDrift"})
+    writes = frozenset(
+        {"AdoptTopics", "Acknowledge", "FinalizeFeatures", "DetachParent", "AttachParent"}
+    )
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+        self._keeping = KeepingCalls(hosting)
+        self._parenting = ParentCalls(hosting)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "GetStatus": self.get_status,
+            "AdoptTopics": self.adopt_topics,
+            "ListDrift": self.list_drift,
+            "Acknowledge": self.acknowledge,
+            "FinalizeFeatures": self.finalize_features,
+            "DetachParent": self._parenting.detach,
+            "AttachParent": self._parenting.attach,
+            "Backup": self._keeping.backup,
+            "Verify": self._keeping.verify,
+        }
+
+    def get_status(
+        self, request: admin_pb2.GetStatusRequest, call: Call
+    ) -> admin_pb2.GetStatusResponse:
+        """How a server is doing; answers also while nothing is loaded."""
+        call.check()
+        cluster = self._hosting.named(request.cluster)
+        guarding = self._hosting.guarding
+        sight = guarding.require_admin(cluster, "AdminService/GetStatus", call)
+        shows_all = sight is None or sight.shows_all()
+        state = cluster.replica.state
+        response = admin_pb2.GetStatusResponse(
+            replica_state=_REPLICA_STATES[state],
+            version=VERSION,
+            feature_level=cluster.members.level,
+            finalised_level=cluster.members.stored_level or 0,
+            members=cluster.members.live(),
+            store=cluster.store.describe(),
+            uptime_seconds=time.monotonic() - cluster.started_at,
+            principal=call.principal,
+        )
+        if sight is not None:
+            snapshot = sight.snapshot
+            response.authority.CopyFrom(cluster.authority(snapshot))
+            response.unenforced.extend(
+                said for mount, said in unenforced(cluster, snapshot) if sight.may_refer(mount)
+            )
+            seen = seen_below(sight, (), snapshot.root)
+            response.topic_count, response.directory_count = seen.topics, seen.containers
+            response.progress.extend(
+                one
+                for one in progress_of(snapshot, cluster.reaper.trouble)
+                if sight.sees_path(Path.parse(one.path), Kind.DIRECTORY)
+            )
+            of_entries = dict(snapshot.quarantined)
+            others = {**dict(facts.unreadable(snapshot)), **dict(unreadable(snapshot))}
+            named = {**of_entries, **others} if shows_all else others
+            response.quarantined_count = len({**of_entries, **others})
+            response.quarantined.extend(
+                f"{key!r}: {why}" for key, why in itertools.islice(named.items(), _SHOWN)
+            )
+        else:
+            response.authority.cluster.cluster_id = cluster.cluster_id
+            response.authority.cluster.cluster = cluster.config.cluster
+            response.authority.cluster.mount = str(cluster.mount)
+            response.authority.server = cluster.server_id
+        _store(cluster, response.store_status)
+        self._parent(cluster, response.parent)
+        if cluster.reconciler is not None:
+            _kafka(cluster.reconciler, response.kafka, shows_all=shows_all)
+        return response
+
+    @staticmethod
+    def _parent(cluster: Cluster, out: admin_pb2.ParentStatus) -> None:
+        status = cluster.link_status()
+        out.configured = status.configured
+        out.linked = status.linked
+        out.standby = status.configured and status.standby
+        out.message = status.message
+        if status.heard_seconds is not None:
+            out.last_heard_seconds = status.heard_seconds
+        if cluster.replica.state is ReplicaState.LOADING:
+            return
+        snapshot = cluster.replica.snapshot
+        out.detached = facts.detached_of(snapshot)
+        if not is_told(cluster):
+            out.untold = facts.why_unknown(snapshot)
+        position = cluster.federation.view().position
+        out.unmounted = bool(position.unmounted)
+        if position.parent is not None:
+            out.cluster_id = position.parent.parent_cluster_id
+
+    def _reconciler(self, name: str) -> tuple[Cluster, Reconciler]:
+        """The cluster meant, and its reconciler: never one that happens to come first."""
+        hosted = self._hosting.clusters
+        if name:
+            hosted = tuple(one for one in hosted if name in (one.cluster_id, one.config.cluster))
+            if not hosted:
+                raise InvalidArgument(
+                    f"cluster: found {name!r}, which this server does not host", field="cluster"
+                )
+        found = [(one, one.reconciler) for one in hosted if one.reconciler is not None]
+        if not found:
+            names = ", ".join(one.config.cluster for one in hosted)
+            raise InvalidArgument(f"cluster {names} has no Kafka behind it", field="cluster")
+        if len(found) > 1:
+            names = ", ".join(one.config.cluster for one, _ in found)
+            raise InvalidArgument(
+                f"cluster: empty, and this server hosts several that have a Kafka; one of {names} "
+                f"would be right",
+                field="cluster",
+            )
+        return found[0]
+
+    def adopt_topics(
+        self, request: admin_pb2.AdoptTopicsRequest, call: Call
+    ) -> admin_pb2.AdoptTopicsResponse:
+        """Adoption by mapping rules, or what it would do."""
+        from directory.kafka.assembly import adoptions_to_proto
+
+        cluster, reconciler = self._reconciler(request.cluster)
+        rules = rules_from_proto(request.rules)
+
+        def attempt() -> Adopting:
+            self._hosting.guarding.require_admin(cluster, "AdminService/AdoptTopics", call)
+            cluster.check_mounted()
+            call.check()
+            return reconciler.adopt(
+                rules,
+                request.plan_only,
+                request.remap_adopted,
+                principal=call.principal,
+                timeout_seconds=call.seconds_left(),
+            )
+
+        adopting = self._hosting.decide(cluster, request.token, call, attempt, ask_first=True)
+        response = adoptions_to_proto(adopting.rows)
+        if adopting.under_way is not None:
+            response.progress.CopyFrom(adopting.under_way.to_proto())
+        if not request.plan_only:
+            response.token = cluster.token_of(cluster.replica.snapshot)
+        return response
+
+    def list_drift(
+        self, request: admin_pb2.ListDriftRequest, call: Call
+    ) -> admin_pb2.ListDriftResponse:
+        """Where Kafka differs from what is wished or recorded."""
+        from directory.api.drift_messages import drifts_to_proto, unarmed_at
+
+        call.check()
+        asked = Path.parse(request.path) if request.path else None
+        owner = "" if asked is None else self._hosting.pick(asked).cluster_id
+        cluster, reconciler = self._reconciler(owner)
+        sight = self._hosting.guarding.require_admin(cluster, "AdminService/ListDrift", call)
+        snapshot = cluster.replica.snapshot
+        mount = cluster.mount_at(snapshot)
+        path = asked or mount
+        drifts = reconciler.drift(path)
+        unarmed = unarmed_at(snapshot, mount, path) if request.unarmed else []
+        shown = [
+            [one for one in rows if sight is None or sight.sees_path(one.path, one.kind)]
+            for rows in (drifts, unarmed)
+        ]
+        return drifts_to_proto(snapshot, mount, *shown)
+
+    def acknowledge(
+        self, request: admin_pb2.AcknowledgeRequest, call: Call
+    ) -> admin_pb2.AcknowledgeResponse:
+        """Lets a stopped reconciler go on."""
+        call.check()
+        cluster, reconciler = self._reconciler(request.cluster)
+
+        def attempt() -> None:
+            self._hosting.guarding.require_admin(cluster, "AdminService/Acknowledge", call)
+            reconciler.acknowledge(request.stopped)
+
+        self._hosting.decide(cluster, request.token, call, attempt)
+        token = cluster.token_of(cluster.replica.snapshot)
+        return admin_pb2.AcknowledgeResponse(token=token)
+
+    def finalize_features(
+        self, request: admin_pb2.FinalizeFeaturesRequest, call: Call
+    ) -> admin_pb2.FinalizeFeaturesResponse:
+        """Raises the cluster's feature level, or says whether it could be done."""
+        call.check()
+        cluster = self._hosting.one_named(request.cluster)
+
+        def attempt() -> Finalised:
+            self._hosting.guarding.require_admin(cluster, "AdminService/FinalizeFeatures", call)
+            return cluster.members.finalise(request.level, validate_only=request.validate_only)
+
+        done = self._hosting.decide(cluster, request.token, call, attempt)
+        response = admin_pb2.FinalizeFeaturesResponse(
+            finalised_level=done.level or 0, supported_level=done.supported, members=done.members
+        )
+        if done.revision is not None:
+            response.token = cluster.token_at(done.revision)
+        return response
+
+
+def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
+    replica, store = cluster.replica, cluster.store
+    if replica.state is not ReplicaState.LOADING:
+        out.revision = replica.snapshot.revision
+    out.age_seconds = replica.age_seconds
+    # For operators, as the store's address is; but never a password.
+    out.message = logs.redacted(replica.trouble)
+    out.watch_restarts = replica.watch_restarts
+    out.reloads = replica.reloads
+    out.sealed = store.identity.sealed
+    if store.last_commit_seconds is not None:
+        out.last_commit_seconds = store.last_commit_seconds
+
+
+def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus, *, shows_all: bool) -> None:
+    """How Kafka is doing; how many topics need what is not kept by path, so it is all or none."""
+    status = reconciler.status()
+    for field in admin_pb2.KafkaStatus.DESCRIPTOR.fields:
+        value = getattr(status, field.name)
+        if value is None or (field.name.endswith("_count") and not shows_all):
+            continue
+        if field.name == "stopped" and value and not shows_all:
+            value = STOPPED
+        if field.is_repeated:
+            getattr(out, field.name).extend(sorted(value))
+        else:
+            setattr(out, field.name, value)
+
+
+_REPLICA_STATES: Final = {
+    ReplicaState.LOADING: admin_pb2.REPLICA_STATE_LOADING,
+    ReplicaState.SERVING: admin_pb2.REPLICA_STATE_SERVING,
+    ReplicaState.STALE: admin_pb2.REPLICA_STATE_STALE,
+}

@@ -1,0 +1,480 @@
+"""Sight: what one caller may see and do in one cluster at one snapshot; refuses to find out who it
+is.
+
+What a caller may not describe is not there for it: left out of listings, and absent when asked for
+by name, in the very words in which what does not exist is (A12). What it may describe
+and not do is PERMISSION_DENIED. Longer than most files: seeing, doing and hearing of one caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final
+
+from kdir.v1 import resolve_pb2, watch_pb2
+
+from directory.access.audit import AuditLevel, audit_line
+from directory.access.authorizer import HERE, Access, Within
+from directory.access.compiled_grants import Question
+from directory.access.decision import Decision, Reason
+from directory.access.grant import Operation, ResourceKind
+from directory.access.grant_tree import Place
+from directory.access.principals import ANONYMOUS, Caller
+from directory.api.counting import fill_seen
+from directory.api.response_cache import Ready
+from directory.api.rpc.call_context import CURRENT
+from directory.namespace.entry import Kind
+from directory.namespace.lookup import (
+    DirectoryAt,
+    Found,
+    LinkAt,
+    Missing,
+    MountAt,
+    TopicAt,
+    Unreadable,
+    lookup,
+)
+from directory.namespace.removal_records import DELETED
+from directory.namespace.snapshot import Snapshot
+from directory.namespace.traversal import follow, standing
+from directory.server.cluster import Cluster
+from resolver.errors import Absent, KdirError, NotReady, PermissionDenied
+from resolver.path import Path
+
+__all__ = ["Sight"]
+
+_audit = logging.getLogger("kdir.audit")
+_DESCRIBE: Final = Question.of(Operation.DESCRIBE)
+_MOST_DIRECTORIES: Final = 1 << 12
+"""So many directories are remembered for each caller: 100 MB, should all ask everywhere."""
+_MOST_PLAIN: Final = 1 << 14
+"""Of those of which nothing but a yes is remembered: at 40 bytes, their names being shared."""
+
+Segments = tuple[str, ...]
+
+
+class Sight:
+    """What one caller may see and do in one cluster at one snapshot. Without a caller: all."""
+
+    __slots__ = (
+        "_above",
+        "_age_seconds",
+        "_cluster",
+        "_mount",
+        "_plain",
+        "_withins",
+        "access",
+        "caller",
+        "sees_all",
+        "snapshot",
+    )
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        snapshot: Snapshot,
+        access: Access,
+        caller: Caller | None,
+        *,
+        expired: bool = False,
+    ) -> None:
+        self._cluster: Final = cluster
+        self._mount: Final = access.mount
+        self.snapshot: Final = snapshot
+        self.access: Final = access
+        self.sees_all: Final = caller is None
+        """Nothing is hidden from the caller, and nothing refused."""
+        self.caller: Final = caller or Caller(ANONYMOUS)
+        self._age_seconds: Final = float("inf") if expired else 0.0
+        self._withins: dict[Segments, Within] = {}
+        self._above: dict[str, Within] = {}
+        self._plain: set[str] = set()
+
+    # -- seeing ----------------------------------------------------------------------------------
+
+    def sees(self, relative: Segments, *, is_topic: bool) -> bool:
+        """Whether an entry at a path below the mount may be described."""
+        if self.sees_all:
+            return True
+        if not relative:
+            return self.decide(_DESCRIBE, HERE).allowed
+        return self.within(relative[:-1]).child(relative[-1], is_topic=is_topic).allowed
+
+    def sees_all_in(self, relative: Segments) -> bool:
+        """Whether all at any depth in a directory may be described."""
+        if self.sees_all:
+            return True
+        within = self.within(relative)
+        return within.is_uniform and within.decision.allowed
+
+    def sees_path(self, path: Path, kind: Kind | None) -> bool:
+        """Whether an entry of this kind, or of any, at an absolute path may be described."""
+        if self.sees_all:
+            return True
+        if not self._mount.is_prefix_of(path):
+            return False
+        relative = path.below(self._mount)
+        kinds = (True, False) if kind is None else (kind is Kind.TOPIC,)
+        return any(self.sees(relative, is_topic=is_topic) for is_topic in kinds)
+
+    def may_pass(self, path: Path) -> bool:
+        """Whether there can be something at or below a path that may be described."""
+        if self.sees_all:
+            return True
+        place = Place(path.below(self._mount) if self._mount.is_prefix_of(path) else ())
+        return self.access.authorize_any(
+            self.caller, Operation.DESCRIBE, place=place, age_seconds=self._age_seconds
+        )
+
+    def within(self, relative: Segments) -> Within:
+        """Whether a directory may be described, and what stands in it; of who sees not all."""
+        within = self._withins.get(relative)
+        if within is None:
+            if len(self._withins) >= _MOST_DIRECTORIES:
+                self._withins.clear()
+            within = self.access.within(
+                self.caller, _DESCRIBE, relative, age_seconds=self._age_seconds
+            )
+            self._withins[relative] = within
+        return within
+
+    def find(
+        self, path: Path, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> Kind | None:
+        """Which kind at a path is to be answered with: that preferred, or the container beside a
+        topic that may not be seen.
+
+        Raises:
+            Absent: what is there may not be described; as where nothing is.
+            NotReady: the mount moved between two looks at it.
+        """
+        if self.sees_all:
+            return prefer
+        if not self._mount.is_prefix_of(path):
+            raise self._moving()
+        relative = path.segments[len(self._mount) :]
+        found = lookup(self.snapshot, relative, prefer)
+        if self._shows(found, relative, no_follow=no_follow):
+            return prefer
+        if isinstance(found, TopicAt) and found.container_too and prefer is None:
+            beside = lookup(self.snapshot, relative, Kind.DIRECTORY)
+            if self._shows(beside, relative, no_follow=no_follow):
+                return Kind.DIRECTORY
+        self._told(_DESCRIBE, path, self.decide(_DESCRIBE, Place(relative)), explicit=False)
+        raise self.absent(path)
+
+    def may_refer(self, mount: Path) -> bool:
+        """Whether a mount may be spoken of: who may do what there is its own cluster's to say, but
+        a deny above holds there, too.
+        """
+        if self.sees_all or not self._mount.is_prefix_of(mount):
+            return True
+        decision = self.decide(_DESCRIBE, Place(mount.below(self._mount)))
+        return decision.allowed or decision.grant is None
+
+    def shows_all(self) -> bool:
+        """Whether numbers and names of all entries may be shown: to whom nothing is hidden from,
+        and to whom may back up the cluster.
+        """
+        return self.sees_all_in(()) or self.may_do(Operation.ALTER, ResourceKind.CLUSTER)
+
+    def may_do(self, operation: Operation, resource: ResourceKind) -> bool:
+        """Whether the caller may do something with the cluster's own root directory."""
+        return self.sees_all or self.decide(Question.of(operation, resource), HERE).allowed
+
+    def _shows(self, found: Found, relative: Segments, *, no_follow: bool) -> bool:
+        match found:
+            case TopicAt():
+                return self.sees(relative, is_topic=True)
+            case LinkAt(relative=at):
+                return self.sees(at, is_topic=False)
+            case MountAt(relative=at, rest=rest):
+                # Who may do what below is the child's to say; but a deny holds there, too.
+                if no_follow and not rest:
+                    return self.sees(at, is_topic=False)
+                return self.may_refer(self._mount.join(at))
+            case DirectoryAt():
+                return self.sees(relative, is_topic=False)
+            case Unreadable(relative=at):
+                return self.sees(at, is_topic=True) and self.sees(at, is_topic=False)
+            case Missing():
+                return False  # said by ``absent``, so that its words are the same
+
+    def _moving(self) -> NotReady:
+        return NotReady(f"the mount of {self._mount} is being moved; ask again")
+
+    def absent(self, path: Path) -> Absent:
+        """What is said of what is not there, and of what may not be seen."""
+        nearest = self._nearest(path)
+        return Absent(f"{path} does not exist", path=path, nearest=nearest)
+
+    def _nearest(self, path: Path) -> Path:
+        """The deepest directory above a path that exists and may be described."""
+        relative = path.below(self._mount)
+        way = follow(self.snapshot, relative[:-1])
+        for length in range(way.depth, 0, -1):
+            if self.sees(relative[:length], is_topic=False):
+                return self._mount.join(relative[:length])
+        return self._mount
+
+    # -- remembered answers ----------------------------------------------------------------------
+
+    def outcome(
+        self, ready: Ready, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> bytes:
+        """The part of an answer for a path, as ``Ready.outcome`` has it for everybody.
+
+        Raises:
+            InvalidPath, KdirError: as there.
+        """
+        if self.sees_all or self._is_plain(text):
+            return ready.outcome(text, prefer, no_follow=no_follow)
+        path = Path.parse(text)
+        if not self._mount.is_prefix_of(path):
+            # Where to ask for it, which everybody may know.
+            part = ready.outcome(text, prefer, no_follow=no_follow)
+            if resolve_pb2.ResolveResponse.FromString(part).outcome.HasField("resolution"):
+                raise self._moving()
+            return part
+        try:
+            shown = self.find(path, prefer, no_follow=no_follow)
+        except Absent as absent:
+            seconds = self._cluster.config.limits.absent_seconds
+            outcome = resolve_pb2.Outcome(
+                absent=resolve_pb2.Absent(
+                    nearest_directory=absent.metadata["nearest"], lifetime_seconds=seconds
+                )
+            )
+            return resolve_pb2.ResolveResponse(outcome=outcome).SerializeToString()
+        part = ready.outcome(text, shown, no_follow=no_follow)
+        relative = path.segments[len(self._mount) :]
+        if self.sees_all_in(relative):
+            return part
+        response = resolve_pb2.ResolveResponse.FromString(part)
+        found = response.outcome.resolution
+        if found.container_too and not self.sees(relative, is_topic=False):
+            found.container_too = False
+        elif found.entry.HasField("directory"):
+            fill_seen(self, relative, found.entry)
+        else:
+            return part
+        return response.SerializeToString()
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether whatever stands at the path may be seen: no grants of its own say otherwise."""
+        above, slash, name = text.rpartition("/")
+        if above in self._plain:
+            return bool(name)
+        within = self._above.get(above)
+        if within is None:
+            segments = tuple(above.split("/")[1:])
+            depth = len(self._mount)
+            if not slash or segments[:depth] != self._mount.segments:
+                return False
+            within = self.access.within(
+                self.caller, _DESCRIBE, segments[depth:], age_seconds=self._age_seconds
+            )
+            if within.decision.allowed and within.has_none_below:
+                if len(self._plain) >= _MOST_PLAIN:
+                    self._plain.clear()
+                self._plain.add(sys.intern(above))
+                return bool(name)
+            if len(self._above) >= _MOST_DIRECTORIES:
+                self._above.clear()
+            self._above[above] = within
+        if not within.decision.allowed or not name:
+            return False
+        return not within.speaks_of(name) or (
+            within.child(name, is_topic=True).allowed
+            and within.child(name, is_topic=False).allowed
+            and within.is_uniform_in(name)
+        )
+
+    # -- doing -----------------------------------------------------------------------------------
+
+    def decide(self, question: Question, place: Place) -> Decision:
+        """Whether the caller may do something on the entry at a place."""
+        return self.access.decide(self.caller, question, place, age_seconds=self._age_seconds)
+
+    def require(
+        self,
+        operation: Operation,
+        path: Path,
+        *,
+        kind: Kind | None = None,
+        resource: ResourceKind = ResourceKind.TOPIC,
+    ) -> None:
+        """That the caller may do something on an entry, which is there. What it may not describe is
+        not there for it, whatever else it may do there; but whom an entry's own grant allows it
+        knows of the entry, and who may ALTER it could remove what hides it.
+
+        Raises:
+            PermissionDenied: it may not, though it may describe it.
+            Absent: it may not even do that.
+        """
+        relative = path.below(self._mount)
+        place = Place(relative, kind is Kind.TOPIC and bool(relative))
+        question = Question.of(operation, resource)
+        decision = self.decide(question, place)
+        self._told(question, path, decision)
+        if decision.allowed and (decision.path == path or operation is Operation.ALTER):
+            return
+        if resource is ResourceKind.TOPIC and not self.sees(relative, is_topic=place.is_topic):
+            raise self.absent(path)
+        if not decision.allowed:
+            raise self.denied(operation, path, decision, resource)
+
+    def require_cluster(self, operation: Operation, purpose: str = "") -> None:
+        """That the caller may do something with the cluster as such; ``purpose`` is what for, as
+        the subject of a sentence, where the request itself is about an entry.
+
+        Raises:
+            PermissionDenied
+        """
+        if self.sees_all:
+            return
+        try:
+            self.require(operation, self._mount, resource=ResourceKind.CLUSTER)
+        except PermissionDenied as refused:
+            if not purpose:
+                raise
+            raise PermissionDenied(
+                f"{purpose} needs {operation.name} on cluster {self._cluster.config.cluster}: "
+                f"{refused.message}",
+                metadata=refused.metadata,
+            ) from None
+
+    def denied(
+        self,
+        operation: Operation,
+        path: Path,
+        decision: Decision,
+        resource: ResourceKind = ResourceKind.TOPIC,
+    ) -> PermissionDenied:
+        """That it may not, and why as far as it may know."""
+        why = decision.reason.value if decision.reason is not Reason.GRANT else "a grant denies it"
+        kind = " --cluster" if resource is ResourceKind.CLUSTER else ""
+        return PermissionDenied(
+            f"{self.caller.principal} may not {operation.name} {path}: {why}; "
+            f"kdir check {self.caller.principal} {operation.name.lower()} {path}{kind} --explain",
+            path=path,
+            operation=operation.name,
+            principal=self.caller.principal,
+        )
+
+    def require_below(self, operation: Operation, path: Path) -> None:
+        """That the caller may do something on all that a directory holds.
+
+        Raises:
+            PermissionDenied: names what stands in the way, as far as it may be seen.
+        """
+        question = Question.of(operation)
+        refusals = self.access.refusals_below(
+            self.caller, question, Place(path.below(self._mount)), age_seconds=self._age_seconds
+        )
+        for place, decision in refusals:
+            at = self._mount.join(place.relative)
+            self._told(question, at, decision)
+            if self.sees(place.relative, is_topic=place.is_topic):
+                raise self.denied(operation, at, decision)
+            raise PermissionDenied(
+                f"{self.caller.principal} may not {operation.name} all that lies below {path}",
+                path=path,
+                operation=operation.name,
+                principal=self.caller.principal,
+            )
+
+    def _told(
+        self, question: Question, path: Path, decision: Decision, *, explicit: bool = True
+    ) -> None:
+        """Writes the audit line, if anybody reads such (A11)."""
+        told = AuditLevel.DEBUG if decision.allowed else AuditLevel.INFO
+        if not _audit.isEnabledFor(told if explicit else AuditLevel.TRACE):
+            return
+        call = CURRENT.call
+        line = audit_line(
+            self.caller,
+            question,
+            path,
+            decision,
+            request=call.request_id if call is not None else "",
+            explicit=explicit,
+        )
+        _audit.log(line.level, "%s", line)
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    def knows_since(self, revision: int) -> bool:
+        """True if it is known what the caller might see at this revision, and at each since."""
+        return self.sees_all or self._cluster.access_history.at(revision) is not None
+
+    def event(self, event: watch_pb2.ChangeEvent) -> watch_pb2.ChangeEvent | None:
+        """What the caller may see of a change; None: nothing. What moves out of sight is gone, what
+        moves into it is new.
+
+        A place is shown to whom might describe it at the revision of the change, as it was right
+        before where the entry leaves it, and may now. Where that is not known, and where it was
+        hidden then, a change is shown only of an entry that still is where the change left it.
+        """
+        if self.sees_all:
+            return event
+        if f"/{DELETED}/" in event.path:
+            return None  # its removal was shown, by where it was then
+        kind = Kind(event.kind) if event.kind else None
+        gone = not event.HasField("after")
+        now = self.sees_path(Path.parse(event.path), kind) and (
+            self._saw(event.path, kind, event.revision - gone)
+            or (not gone and self._is_there(event))
+        )
+        if not event.path_before:
+            return event if now else None
+        before = self.sees_path(Path.parse(event.path_before), kind) and self._saw(
+            event.path_before, kind, event.revision - 1
+        )
+        if now and before:
+            return event
+        if not (now or before):
+            return None
+        part = watch_pb2.ChangeEvent()
+        part.CopyFrom(event)
+        part.path_before = ""
+        if now:
+            part.ClearField("before")
+            part.action = watch_pb2.CHANGE_ACTION_INSERT
+            return part
+        for of_its_new_place in ("after", "parent_id", "effective"):
+            part.ClearField(of_its_new_place)
+        part.action = watch_pb2.CHANGE_ACTION_DELETE
+        part.path = event.path_before
+        return part
+
+    def _is_there(self, event: watch_pb2.ChangeEvent) -> bool:
+        """Whether the entry of a change is where the change left it."""
+        path = Path.parse(event.path)
+        try:
+            kind = Kind(event.kind) if event.kind else None
+            found = standing(self.snapshot, self._mount, path, kind)
+        except KdirError:
+            return False
+        return found.entry.entry_id == event.entry_id
+
+    def _saw(self, text: str, kind: Kind | None, revision: int) -> bool:
+        """Whether the caller might describe what stood at a path, at a revision."""
+        then = self._cluster.access_history.at(revision)
+        path = Path.parse(text)
+        if then is None or not then.mount.is_prefix_of(path):
+            return False
+        if then.tree is self.access.tree and then.inherited == self.access.inherited:
+            return self.sees_path(path, kind)
+        relative = path.below(then.mount)
+        kinds = (True, False) if kind is None and relative else (kind is Kind.TOPIC,)
+        try:
+            return any(
+                then.decide(
+                    self.caller, _DESCRIBE, Place(relative, one), age_seconds=self._age_seconds
+                ).allowed
+                for one in kinds
+            )
+        except NotReady:
+            return False  # what was inherited then could not be read

@@ -1,0 +1,121 @@
+"""How much a directory holds, as far as one caller may know; refuses to look at each entry.
+
+Numbers come from what a snapshot keeps, and are put right where grants say otherwise: it costs by
+the grants that are about the caller, not by what there is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kdir.v1 import entry_pb2
+
+from directory.namespace.entry import Directory
+from directory.namespace.quotas import Amount, Quota, counts_of, system_directories
+
+if TYPE_CHECKING:
+    from directory.api.caller_view import Sight
+    from directory.namespace.inheriting import Shown
+    from directory.namespace.snapshot import Node, Snapshot
+
+__all__ = ["Seen", "fill_seen", "seen_below", "seen_in", "seen_use", "shown_topics"]
+
+
+class Seen(NamedTuple):
+    """How many entries the caller may describe."""
+
+    topics: int = 0
+    containers: int = 0
+    """Of all that lies below: directories only."""
+    partitions: int = 0
+    """Of the topics, as quotas count them; only of all that lies below."""
+
+
+def seen_in(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
+    """Of what stands right in a directory."""
+    topics, containers = len(node.topics), len(node.containers)
+    if sight.sees_all_in(relative):
+        return Seen(topics, containers)
+    within = sight.within(relative)
+    usual = within.decision.allowed
+    if not usual:
+        topics = containers = 0
+    for name, is_topic, allowed in within.others():
+        if allowed != usual and is_topic:
+            topics += (name in node.topics) * (1 if allowed else -1)
+        elif allowed != usual:
+            containers += (name in node.containers) * (1 if allowed else -1)
+    return Seen(topics, containers)
+
+
+def seen_below(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
+    """Of the topics and directories below a directory, at any depth."""
+    snapshot = sight.snapshot
+    if sight.sees_all_in(relative):
+        return _all_below(snapshot, node)
+    within = sight.within(relative)
+    usual = within.decision.allowed
+    topics, directories, partitions = _all_below(snapshot, node) if usual else Seen()
+    for name, is_topic, allowed in within.others():
+        if is_topic:
+            topic = snapshot.topic(node.entry_id, name) if allowed != usual else None
+            if topic is not None:
+                counted = counts_of(topic)
+                topics += counted.topics if allowed else -counted.topics
+                partitions += counted.partitions if allowed else -counted.partitions
+            continue
+        container = node.containers.get(name)
+        below = snapshot.node(container.entry_id) if container is not None else None
+        if not isinstance(container, Directory) or below is None:
+            continue
+        whole = _all_below(snapshot, below) if usual else Seen()
+        part = seen_below(sight, (*relative, name), below)
+        topics += part.topics - whole.topics
+        partitions += part.partitions - whole.partitions
+        directories += part.containers + allowed - whole.containers - usual
+    return Seen(topics, directories, partitions)
+
+
+def _all_below(snapshot: Snapshot, node: Node) -> Seen:
+    counts = snapshot.counts(node.entry_id)
+    return Seen(counts.topics, counts.directories, snapshot.partitions(node.entry_id))
+
+
+def seen_use(sight: Sight, quota: Quota) -> int:
+    """How much of a quota is used by what the caller sees."""
+    snapshot = sight.snapshot
+    node = snapshot.node(quota.directory_id)
+    relative = snapshot.path_of(quota.directory_id)
+    if sight.sees_all or node is None or relative is None or sight.sees_all_in(relative):
+        return quota.used(snapshot)
+    seen = seen_below(sight, relative, node)
+    used = Amount(seen.topics, seen.partitions)
+    for name, system in system_directories(node):
+        part = seen_below(sight, (*relative, name), snapshot.nodes[system.entry_id])
+        used = used.plus(Amount(-part.topics, -part.partitions))
+    return quota.of(used)
+
+
+def shown_topics(sight: Sight, relative: tuple[str, ...]) -> Shown | None:
+    """Which topics below a directory may be told of; None = all."""
+    if sight.sees_all_in(relative):
+        return None
+    paths: dict[int, tuple[str, ...] | None] = {}
+
+    def shown(directory_id: int, name: str) -> bool:
+        if directory_id not in paths:
+            paths[directory_id] = sight.snapshot.path_of(directory_id)
+        above = paths[directory_id]
+        return above is not None and sight.sees((*above, name), is_topic=True)
+
+    return shown
+
+
+def fill_seen(sight: Sight, relative: tuple[str, ...], out: entry_pb2.Entry) -> None:
+    """Puts the counts of a directory's message right."""
+    if not out.HasField("directory") or sight.sees_all_in(relative):
+        return
+    directory_id = sight.snapshot.find_directory(relative)
+    node = None if directory_id is None else sight.snapshot.node(directory_id)
+    seen = Seen() if node is None else seen_in(sight, relative, node)
+    out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers

@@ -1,0 +1,294 @@
+"""ChangePlan: what a change would do, for whoever asks with ``validate_only``; nothing is written.
+
+Put together from what each part foresees: who gains or loses rights, policies, Kafka's calls. Of
+what the caller may not describe nothing is said. Refuses to say whether it may be done: planning
+and the caller's rights were asked before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from kdir.v1 import access_pb2, entry_pb2
+
+from directory.access.grant import Operation
+from directory.access.grant_tree import Place
+from directory.access.permission_diff import AccessChange, Side, differences
+from directory.api.authorizing import locks_out
+from directory.api.counting import seen_below, shown_topics
+from directory.api.plan_messages import call_to_proto
+from directory.federation import facts
+from directory.kafka.applying import foreseen
+from directory.kafka.applying.arming import KafkaCall
+from directory.kafka.applying.foreseen_acls import acl_calls
+from directory.kafka.reconciler_settings import ACLS, CONFIGS
+from directory.namespace import change_impact
+from directory.namespace.change_impact import Kept
+from directory.namespace.command import (
+    AddGrants,
+    DeleteEntry,
+    MoveEntry,
+    RemoveGrants,
+    UpdateEntry,
+)
+from directory.namespace.entry import Directory, Topic
+from directory.namespace.inheriting import Shown
+from directory.namespace.quotas import Quota
+from directory.namespace.snapshot import Snapshot
+from directory.namespace.time_budget import Budget
+from directory.namespace.traversal import Standing, standing
+from directory.store.writer import Written
+
+if TYPE_CHECKING:
+    from directory.api.cluster_router import Hosting
+    from directory.api.rpc.call_context import Call
+    from directory.server.cluster import Cluster
+
+__all__ = ["Planned", "fill_plan"]
+
+Planned = UpdateEntry | DeleteEntry | MoveEntry | AddGrants | RemoveGrants
+"""The commands whose plans are told."""
+
+T = TypeVar("T")
+_MOST: Final = 100
+"""Rows of each sort that are told; of the rest how many they are."""
+_SECONDS: Final = 2.0
+"""No plan keeps a server busy for longer."""
+_OPERATIONS: Final = frozenset(Operation) - {Operation.ALL}
+
+
+def fill_plan(
+    hosting: Hosting,
+    cluster: Cluster,
+    command: Planned,
+    written: Written,
+    call: Call,
+    out: access_pb2.ChangePlan,
+    *,
+    deletes_in_kafka: bool = False,
+) -> None:
+    """Tells what a command would do that was only planned.
+
+    Raises:
+        NotReady, DeadlineExceeded, Cancelled
+    """
+    assert written.snapshot is not None  # noqa: S101 - it was only planned
+    telling = _Telling(hosting, cluster, command, written, written.snapshot, call)
+    telling.fill(out, deletes_in_kafka=deletes_in_kafka)
+
+
+class _Telling:
+    """One plan while it is told; lives for one call."""
+
+    def __init__(
+        self,
+        hosting: Hosting,
+        cluster: Cluster,
+        command: Planned,
+        written: Written,
+        before: Snapshot,
+        call: Call,
+    ) -> None:
+        self._hosting = hosting
+        self._cluster = cluster
+        self._command = command
+        self._call = call
+        self._mount = cluster.mount_at(before)
+        self._before = before
+        self._after = before.apply(before.revision + 1, written.plan.writes)
+        self._was = standing(before, self._mount, command.path, command.kind)
+        self._now = self._standing_after()
+        self._budget = Budget(_until(call))
+        self._sight = hosting.sight(cluster, before, call)
+        self._here = self._was.path.below(self._mount)
+        self._above = facts.inherited_origins(before)
+
+    def _standing_after(self) -> Standing | None:
+        command = self._command
+        if isinstance(command, DeleteEntry):
+            return None
+        path = command.new_path if isinstance(command, MoveEntry) else command.path
+        return standing(self._after, self._mount, path, self._was.entry.kind)
+
+    def fill(self, out: access_pb2.ChangePlan, *, deletes_in_kafka: bool) -> None:
+        """Tells it; of what goes only what goes with it."""
+        self._entries(out)
+        if self._now is None:
+            self._kafka_topics(out, deletes_in_kafka=deletes_in_kafka)
+        else:
+            self._policies(self._now, out)
+            self._access(self._now, out)
+        self._kafka_calls(self._now, out)
+        out.locks_out = locks_out(
+            self._hosting.guarding, self._cluster, self._before, self._command, self._call
+        )
+        out.at_least = self._budget.is_over
+        self._call.check()
+
+    def _place(self, found: Standing) -> Place:
+        return Place(found.path.below(self._mount), isinstance(found.entry, Topic))
+
+    def _entries(self, out: access_pb2.ChangePlan) -> None:
+        place = self._place(self._was)
+        size = change_impact.size_of(self._before, self._was, place, self._budget)
+        out.entries.directories, out.entries.topics = size.directories, size.topics
+        node = self._before.node(self._was.entry.entry_id)
+        if isinstance(self._was.entry, Directory) and not self._sees_all and node is not None:
+            seen = seen_below(self._sight, self._here, node)
+            out.entries.directories, out.entries.topics = seen.containers + 1, seen.topics
+            return  # of the others how many are hidden is not known
+        out.entries.links, out.entries.mounts = size.links, size.mounts
+        out.entries.entries_with_grants = size.entries_with_grants
+
+    @property
+    def _sees_all(self) -> bool:
+        """Whether nothing below the entry is hidden from the caller."""
+        return isinstance(self._was.entry, Topic) or self._sight.sees_all_in(self._here)
+
+    @property
+    def _shown(self) -> Shown | None:
+        """Which topics may be told of."""
+        if not isinstance(self._was.entry, Directory):
+            return None
+        return shown_topics(self._sight, self._here)
+
+    def _kafka_topics(self, out: access_pb2.ChangePlan, *, deletes_in_kafka: bool) -> None:
+        found = change_impact.removed(
+            self._before,
+            self._was.entry,
+            self._budget,
+            goes_in_kafka=deletes_in_kafka,
+            shown=self._shown,
+        )
+        out.entries.kafka_deleted, out.entries.kafka_detached = found.deleted, found.detached
+        out.entries.kafka_missing, out.entries.kafka_replaced = found.missing, found.replaced
+        out.retired_names.extend(found.retired)
+        out.retired_names_omitted = found.retired_count - len(found.retired)
+
+    def _policies(self, now: Standing, out: access_pb2.ChangePlan) -> None:
+        kept = Kept(self._before, self._was), Kept(self._after, now)
+        for one in change_impact.policy_changes(*kept, self._above, self._budget, self._shown):
+            row = out.policies.add(
+                field=one.field,
+                topic_count=one.topics,
+                cluster_count=one.clusters,
+                deletes_data=one.deletes_data,
+            )
+            if one.before is not None:
+                row.before = _text(one.before)
+            if one.after is not None:
+                row.after = _text(one.after)
+        for quota, used in change_impact.passed_quotas(*kept, self._mount, self._above):
+            shown = (
+                used if self._sees_all_of(quota) else quota.limit + 1
+            )  # the least that passes it
+            out.quotas.add(path=quota.path, field=quota.field, limit=quota.limit, used=shown)
+
+    def _sees_all_of(self, quota: Quota) -> bool:
+        """Whether nothing that a quota counts is hidden from the caller."""
+        relative = self._before.path_of(quota.directory_id)
+        return relative is not None and self._sight.sees_all_in(relative)
+
+    # -- who may do what -----------------------------------------------------------------------
+
+    def _access(self, now: Standing, out: access_pb2.ChangePlan) -> None:
+        access = self._hosting.guarding.access(self._cluster, self._before)
+        place = self._place(now)
+        rows = differences(
+            Side(access, self._place(self._was)),
+            Side(replace(access, tree=self._after.grants), place),
+            age_seconds=self._cluster.unconfirmed_seconds() or 0.0,
+            go_on=lambda: self._budget.spend(_CALLER_COSTS),
+        )
+        shown = (row for row in rows if self._is_shown(row, place))
+        for row in _first(shown, out, "access_omitted"):
+            out.access.append(self._row(row))
+
+    def _is_shown(self, row: AccessChange, place: Place) -> bool:
+        """Whether the caller may know of the entry, where it is now."""
+        inside = row.place.relative[len(place.relative) :]
+        return self._sight.sees((*self._here, *inside), is_topic=row.place.is_topic)
+
+    def _row(self, row: AccessChange) -> access_pb2.AccessChange:
+        return access_pb2.AccessChange(
+            principal=row.caller.principal,
+            host=row.caller.host,
+            resource_kind=cast("access_pb2.ResourceKind", row.kind.value),
+            resource_name=row.name,
+            path=str(self._mount.join(row.place.relative)),
+            kind=entry_pb2.ENTRY_KIND_TOPIC if row.place.is_topic else None,
+            gained=_operations(row.gained),
+            lost=_operations(row.lost),
+        )
+
+    # -- Kafka ---------------------------------------------------------------------------------
+
+    def _kafka_calls(self, now: Standing | None, out: access_pb2.ChangePlan) -> None:
+        calls = chain(() if now is None else self._config_calls(now), self._acl_calls())
+        for one in _first(calls, out, "kafka_calls_omitted"):
+            out.kafka_calls.append(call_to_proto(one))
+
+    def _is_allowed(self, aspect: str) -> bool:
+        kafka = self._cluster.config.kafka
+        return kafka is not None and aspect in kafka.ceiling
+
+    def _config_calls(self, now: Standing) -> Iterable[KafkaCall]:
+        if not self._is_allowed(CONFIGS):
+            return ()
+        above = [level.policies for level in self._above]
+        return foreseen.config_calls(
+            foreseen.Seen(self._before, self._was, self._mount, above),
+            foreseen.Seen(self._after, now, self._mount, above),
+            self._budget,
+            self._shown,
+        )
+
+    def _acl_calls(self) -> Iterable[KafkaCall]:
+        if not self._is_allowed(ACLS):
+            return ()
+        access = self._hosting.guarding.access(self._cluster, self._before)
+        return acl_calls(
+            self._before,
+            self._after,
+            self._mount,
+            self._budget,
+            expired=access.has_expired(self._cluster.unconfirmed_seconds() or 0.0),
+            shown=lambda path: self._sight.sees_path(path, None),
+        )
+
+
+_CALLER_COSTS: Final = 50
+"""One caller takes about as long to look at as so many entries."""
+
+
+def _until(call: Call) -> Callable[[], bool]:
+    """Whether there is time for more; half of the caller's at most is spent."""
+    end = time.monotonic() + min(_SECONDS, call.seconds_left() / 2)
+
+    def go_on() -> bool:
+        call.check()
+        return time.monotonic() < end
+
+    return go_on
+
+
+def _first(found: Iterable[T], out: access_pb2.ChangePlan, omitted: str) -> Iterator[T]:
+    """The first of them; how many more there are is told in a field."""
+    for number, one in enumerate(found):
+        if number < _MOST:
+            yield one
+        else:
+            setattr(out, omitted, number + 1 - _MOST)
+
+
+def _operations(found: frozenset[Operation]) -> list[access_pb2.Operation]:
+    shown = [Operation.ALL] if found == _OPERATIONS else sorted(found)
+    return [cast("access_pb2.Operation", one.value) for one in shown]
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,65 @@
+"""Whether the clusters below can enforce what is handed down to them; refuses to hand it down.
+
+A cluster whose servers do not know of grants lets everybody in, whatever its parent denies. So no
+grant comes above such a one; and where one comes below grants, it is told of until it is upgraded:
+not to link it would take its topics from everybody.
+"""
+
+from __future__ import annotations
+
+from kdir.v1 import federation_pb2
+
+from directory.access.grant_tree import Place
+from directory.federation import facts
+from directory.namespace.snapshot import Snapshot
+from directory.server.cluster import Cluster
+from directory.server.feature_levels import GRANTS
+from resolver.errors import LevelNotFinalised
+from resolver.path import Path
+
+__all__ = ["refuse_unenforced", "unenforced"]
+
+
+def refuse_unenforced(cluster: Cluster, path: Path) -> None:
+    """Before a grant comes to the entry at a path.
+
+    Raises:
+        LevelNotFinalised: naming the clusters below that would not enforce it.
+    """
+    lacking = cluster.federation.lacking(path, GRANTS)
+    if lacking:
+        raise LevelNotFinalised(
+            f"grants on {path} need feature level {GRANTS} in every cluster below: "
+            f"{', '.join(map(_told, lacking))}; upgrade it, then kdir features finalize "
+            f"{lacking[0].mount}",
+            needed=GRANTS,
+            lacking=" ".join(one.mount for one in lacking),
+        )
+
+
+def unenforced(cluster: Cluster, snapshot: Snapshot) -> list[tuple[Path, str]]:
+    """The clusters below that do not enforce what is handed down to them: the mount of each, and a
+    sentence.
+    """
+    mount = cluster.mount_at(snapshot)
+    found = []
+    for one in cluster.federation.lacking(mount, GRANTS):
+        child = Path.parse(one.mount)
+        if _is_granted(snapshot, child.below(mount)):
+            words = (
+                f"{_told(one)}, and does not enforce the grants that hold there: upgrade it, then "
+                f"kdir features finalize {one.mount}"
+            )
+            found.append((child, words))
+    return found
+
+
+def _is_granted(snapshot: Snapshot, relative: tuple[str, ...]) -> bool:
+    """Whether a grant or a closed directory is at or above a place."""
+    if facts.is_known(snapshot) and facts.inherited_access(snapshot):
+        return True
+    return any(True for _ in snapshot.grants.along(Place(relative)))
+
+
+def _told(row: federation_pb2.MountRow) -> str:
+    return f"{row.mount} (cluster {row.cluster}) has {row.feature_level}"

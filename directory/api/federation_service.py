@@ -1,0 +1,148 @@
+"""FederationService: the parent's side of the link, and the mounts that this server knows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+from kdir.v1 import federation_pb2
+
+from directory.access.grant import Operation, ResourceKind
+from directory.api.cluster_router import Hosting
+from directory.api.rpc.call_context import Call
+from directory.api.rpc.handlers import Handler, Service
+from directory.api.rpc.interceptors.malformed import Malformed
+from directory.federation.federation_state import unix_ms
+from directory.federation.table_bounds import check_kafka_claim
+from directory.namespace.bounds import Bounds, check_count, check_endpoint, check_text
+from directory.server.config_security import TlsConfig
+from resolver.errors import InvalidArgument, PermissionDenied
+from resolver.path import Path
+
+__all__ = ["FederationService"]
+
+
+class FederationService(Service):
+    """Admits children and shows the mount table."""
+
+    descriptor = federation_pb2.DESCRIPTOR.services_by_name["FederationService"]
+    long = frozenset({"ListMounts"})
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {"Link": self.link, "ListMounts": self.list_mounts}
+
+    def link(
+        self, requests: Iterator[federation_pb2.LinkRequest | Malformed], call: Call
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        """Held open by one elected server of each child."""
+        bounds = self._hosting.limits.bounds
+        hello = _first_word(requests, call, bounds)
+        cluster = self._hosting.parent_of(hello)
+        _check_peer(hello, call, cluster.config.tls)
+        cluster.check_mounted()
+        self._hosting.guarding.check_link(cluster, hello.cluster_id, call)
+        return cluster.children.serve(hello, _readable(requests, bounds), call.cancel)
+
+    def list_mounts(
+        self, request: federation_pb2.ListMountsRequest, call: Call
+    ) -> federation_pb2.ListMountsResponse:
+        """Every mount known here, and the clusters that wait to be mounted."""
+        del request
+        call.check()
+        response = federation_pb2.ListMountsResponse()
+        now = unix_ms()
+        seen: set[str] = set()
+        for cluster in self._hosting.clusters:
+            sight = self._hosting.sight(cluster, cluster.replica.snapshot, call)
+            for row in cluster.federation.rows_everywhere():
+                if not sight.may_refer(row.mount):
+                    continue
+                if row.row.mount not in seen:
+                    seen.add(row.row.mount)
+                    response.rows.append(row.aged(now))
+            if sight.may_do(Operation.DESCRIBE, ResourceKind.CLUSTER):
+                response.waiting.extend(cluster.children.waiting())
+        response.rows.sort(key=lambda row: row.mount)
+        return response
+
+
+def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) -> None:
+    """With TLS a cluster is what its certificate says, and nothing that it says itself (G7).
+
+    Raises:
+        PermissionDenied: both are in the message.
+    """
+    if tls is None or hello.cluster_id in call.cluster_ids:
+        return
+    said = f"link: the hello says cluster {hello.cluster_id} ({hello.cluster}), "
+    if tls.client != "require":
+        why = "and this server asks for no certificates that could say so: [tls] client = require"
+    elif call.cluster_ids:
+        why = f"the certificate says {', '.join(call.cluster_ids)}"
+    else:
+        why = f"the certificate says no cluster; its URI kdir://cluster/{hello.cluster_id} is right"
+    certified = " ".join(call.cluster_ids)
+    raise PermissionDenied(said + why, child=hello.cluster_id, certificate=certified)
+
+
+def _first_word(
+    requests: Iterator[federation_pb2.LinkRequest | Malformed], call: Call, bounds: Bounds
+) -> federation_pb2.Hello:
+    # A caller that connects and says nothing must not hold a thread.
+    impatience = threading.Timer(_HELLO_SECONDS, call.cancel)
+    impatience.daemon = True
+    impatience.start()
+    try:
+        first = next(requests, None)
+    finally:
+        impatience.cancel()
+    if not isinstance(first, federation_pb2.LinkRequest) or not first.hello.cluster_id:
+        raise InvalidArgument("link: the first request must be a hello with a cluster_id")
+    _check_hello(first.hello, bounds)
+    return first.hello
+
+
+def _readable(
+    requests: Iterator[federation_pb2.LinkRequest | Malformed], bounds: Bounds
+) -> Iterator[federation_pb2.LinkRequest]:
+    for request in requests:
+        if isinstance(request, Malformed):
+            raise request.error
+        if request.HasField("hello"):
+            _check_hello(request.hello, bounds)
+        elif request.HasField("heartbeat"):
+            _check_endpoints("heartbeat.endpoints", request.heartbeat.endpoints, bounds)
+        yield request
+
+
+def _check_hello(hello: federation_pb2.Hello, bounds: Bounds) -> None:
+    """Checks what a cluster says of itself, before any of it is kept or shown to an operator.
+
+    Raises:
+        InvalidPath, InvalidArgument, LimitExceeded
+    """
+    Path.parse(hello.mount)
+    for field in ("cluster_id", "cluster", "incarnation"):
+        check_text(f"hello.{field}", getattr(hello, field), _NAME_BYTES, "")
+    check_kafka_claim("hello.kafka", hello.kafka)
+    _check_endpoints("hello.endpoints", hello.endpoints, bounds)
+
+
+def _check_endpoints(field: str, endpoints: Sequence[str], bounds: Bounds) -> None:
+    """Checks where a cluster says that its servers are: clients and others are sent there.
+
+    Raises:
+        InvalidArgument, LimitExceeded
+    """
+    check_count(field, len(endpoints), bounds.mount_endpoints, "endpoints", "mount_endpoints")
+    for endpoint in endpoints:
+        check_endpoint(field, endpoint)
+
+
+_NAME_BYTES = 256
+
+
+_HELLO_SECONDS = 5.0

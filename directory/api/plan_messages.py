@@ -1,0 +1,52 @@
+"""Plans of arming as messages, for the services; refuses to make or judge one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kdir.v1 import policies_pb2
+
+if TYPE_CHECKING:
+    from directory.kafka.acl import Binding
+    from directory.kafka.applying.arming import KafkaCall
+    from directory.kafka.armory import Planned
+
+__all__ = ["call_to_proto", "planned_to_proto"]
+
+
+def planned_to_proto(planned: Planned) -> policies_pb2.PlanArmingResponse:
+    """The plan as it is answered."""
+    counts = planned.acls
+    return policies_pb2.PlanArmingResponse(
+        plan_hash=planned.plan,
+        calls=map(call_to_proto, planned.calls),
+        acl_counts=None
+        if counts is None
+        else policies_pb2.AclCounts(before=counts.before, after=counts.after, limit=counts.limit),
+    )
+
+
+def call_to_proto(one: KafkaCall) -> policies_pb2.KafkaCall:
+    """One call as it is answered."""
+    return policies_pb2.KafkaCall(
+        operation=one.operation,
+        resource=one.resource,
+        key=one.key,
+        before=one.before,
+        after=one.after,
+        acl=None if one.binding is None else _acl(one.binding),
+        takeover=one.takeover,
+    )
+
+
+def _acl(one: Binding) -> policies_pb2.AclBinding:
+    resource, acl = one
+    return policies_pb2.AclBinding(
+        resource_type=resource.kind.name,
+        pattern_type=resource.pattern.name,
+        resource_name=resource.name,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation.name,
+        permission_type=acl.permission.name,
+    )

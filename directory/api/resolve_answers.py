@@ -1,0 +1,243 @@
+"""From a snapshot's findings to the outcomes of the contract; the heart of Resolve.
+
+Order of an answer: below our mount the tree decides, and only we say *absent*;
+elsewhere a site link, then the mount table, then the parent; else *no route*.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never, cast
+
+from kdir.v1 import policies_pb2, resolve_pb2
+
+from directory.federation import facts
+from directory.federation.federation_state import unix_ms
+from directory.federation.referral import Direction, NoWay, Refer
+from directory.namespace.entry import NO_POLICIES, ROOT_ID, Entry, Kind, Link
+from directory.namespace.lookup import (
+    DirectoryAt,
+    LinkAt,
+    Missing,
+    MountAt,
+    TopicAt,
+    Unreadable,
+    lookup,
+)
+from directory.namespace.policies import effective, levels_of
+from directory.namespace.snapshot import Node, Snapshot
+from directory.server.cluster import Cluster
+from directory.server.config import SiteLink
+from directory.wire.entry_codec import entry_to_proto, policies_to_proto, record_to_proto
+from resolver.error_status import to_outcome
+from resolver.errors import Internal, InvalidArgument, NoRoute
+from resolver.path import ROOT, Path
+
+if TYPE_CHECKING:
+    from kdir.v1 import entry_pb2
+
+__all__ = ["Answers", "kind_of"]
+
+
+def kind_of(number: int) -> Kind | None:
+    """A kind of the contract; None where it is left open.
+
+    Raises:
+        InvalidArgument: a number that this version gives no meaning.
+    """
+    try:
+        return Kind(number) if number else None
+    except ValueError:
+        known = ", ".join(f"{one.name} = {one.value}" for one in Kind)
+        raise InvalidArgument(f"kind: found {number}; known are {known}", field="kind") from None
+
+
+class Answers:
+    """Answers from one snapshot of one cluster; remembers what paths share. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, snapshot: Snapshot) -> None:
+        self._cluster = cluster
+        self._snapshot = snapshot
+        self._mount = cluster.mount_at(snapshot)
+        limits = cluster.config.limits
+        self._answer_seconds = limits.answer_seconds
+        self._absent_seconds = limits.absent_seconds
+        self._referral_seconds = limits.referral_seconds
+        self._left_bytes = limits.remembered_bytes
+        self._holders: dict[int, int] = {}
+        """By directory the nearest, itself or above, that sets policies: it shares what holds."""
+        self._effective: dict[int, policies_pb2.Policies | None] = {}
+
+    def resolve(
+        self,
+        path: Path,
+        outcome: resolve_pb2.Outcome,
+        prefer: Kind | None = None,
+        *,
+        no_follow: bool = False,
+    ) -> None:
+        """Fills in the outcome for one path."""
+        if not self._mount.is_prefix_of(path):
+            self._outside(path, outcome)
+            return
+        found = lookup(self._snapshot, path.segments[len(self._mount) :], prefer)
+        match found:
+            case TopicAt(parent_id=parent_id, record=record, container_too=container_too):
+                self.topic(
+                    str(path), record, parent_id, outcome.resolution, container_too=container_too
+                )
+            case DirectoryAt(node=node):
+                entry_to_proto(node.directory, str(path), node, outcome.resolution.entry)
+                self._hold(outcome.resolution, node.entry_id)
+            case LinkAt(relative=relative, link=link, rest=rest):
+                if no_follow and not rest:
+                    self._own_entry(path, link, outcome)
+                else:
+                    self._rewrite(self._mount.join(relative), link, rest, outcome.rewrite)
+            case MountAt(relative=relative, mount=mount, rest=rest):
+                where = self._mount.join(relative)
+                if no_follow and not rest:
+                    self._own_entry(path, mount, outcome)
+                else:
+                    self._refer(self._cluster.federation.down(where, mount), outcome.referral)
+            case Missing(nearest=nearest):
+                outcome.absent.nearest_directory = str(self._mount.join(nearest))
+                outcome.absent.lifetime_seconds = self._absent_seconds
+            case Unreadable(relative=relative, reason=reason):
+                where = self._mount.join(relative)
+                outcome.error.CopyFrom(
+                    to_outcome(
+                        Internal(f"the record of {where} cannot be read: {reason}; see kdir doctor")
+                    )
+                )
+            case _:
+                assert_never(found)
+
+    def topic(
+        self,
+        path: str,
+        record: bytes,
+        parent_id: int,
+        resolution: resolve_pb2.Resolution,
+        *,
+        container_too: bool,
+    ) -> None:
+        """Fills in the resolution of a topic that was found."""
+        record_to_proto(record, path, resolution.entry)
+        if container_too:
+            resolution.container_too = True
+        self._hold(resolution, parent_id)
+
+    def directory(self, path: Path) -> Node | None:
+        """The directory at a path; None where there is none below this mount."""
+        if not self._mount.is_prefix_of(path):
+            return None
+        directory_id = self._snapshot.find_directory(path.segments[len(self._mount) :])
+        return None if directory_id is None else self._snapshot.node(directory_id)
+
+    def _own_entry(self, path: Path, entry: Entry, outcome: resolve_pb2.Outcome) -> None:
+        entry_to_proto(entry, str(path), into=outcome.resolution.entry)
+        outcome.resolution.lifetime_seconds = self._answer_seconds
+
+    def _hold(self, resolution: resolve_pb2.Resolution, directory_id: int) -> None:
+        resolution.lifetime_seconds = self._answer_seconds
+        inherited = self.inherited(directory_id)
+        entry = resolution.entry
+        if inherited is None and not entry.HasField("policies"):
+            return
+        if inherited is not None:
+            resolution.effective.CopyFrom(inherited)
+        if entry.HasField("policies") and entry.HasField("topic"):
+            # Field by field, map key by map key: protobuf's merge is the inheritance rule.
+            resolution.effective.MergeFrom(entry.policies)
+            resolution.effective.ClearField("stamps")
+
+    def inherited(self, directory_id: int) -> policies_pb2.Policies | None:
+        """The effective policies of a directory; None where nobody set anything."""
+        holder = self._holders.get(directory_id)
+        if holder is None:
+            holder = self._holders[directory_id] = _nearest_with_policies(
+                self._snapshot, directory_id
+            )
+        if holder in self._effective:
+            return self._effective[holder]
+        levels = facts.inherited_policies(self._snapshot)
+        levels += levels_of(self._snapshot, holder)
+        message = policies_to_proto(effective(levels)) if levels else None
+        # Large policies are few, as long as nobody makes many: then they are made each time.
+        size = 0 if message is None else message.ByteSize()
+        if size <= self._left_bytes:
+            self._left_bytes -= size
+            self._effective[holder] = message
+        return message
+
+    def _rewrite(
+        self, where: Path, link: Link | SiteLink, rest: tuple[str, ...], out: resolve_pb2.Rewrite
+    ) -> None:
+        out.link = str(where)
+        out.paths.extend(str(target.join(rest)) for target in link.targets)
+        out.mode = cast("entry_pb2.LinkMode", link.mode.value)
+        out.writes = cast("entry_pb2.LinkWrites", link.writes.value)
+        out.fall_back_on_absent = link.fall_back_on_absent
+        out.lifetime_seconds = self._referral_seconds
+
+    def _outside(self, path: Path, outcome: resolve_pb2.Outcome) -> None:
+        site_link = self._site_link(path)
+        if site_link is not None:
+            self._rewrite(site_link.path, site_link, path.below(site_link.path), outcome.rewrite)
+            outcome.rewrite.site_link = True
+            return
+        answer = self._cluster.federation.outside(path)
+        match answer:
+            case Refer():
+                self._refer(answer, outcome.referral)
+            case NoWay(message=message):
+                outcome.error.CopyFrom(to_outcome(NoRoute(message, mount=self._mount)))
+            case _:
+                assert_never(answer)
+
+    def _site_link(self, path: Path) -> SiteLink | None:
+        matching = [one for one in self._cluster.config.links if one.path.is_prefix_of(path)]
+        return max(matching, key=lambda one: len(one.path), default=None)
+
+    def refer_to_cluster(self, cluster: str, outcome: resolve_pb2.Outcome) -> None:
+        """The referral to a cluster by id or name; *no route* where none is known here."""
+        federation = self._cluster.federation
+        rows = [
+            row
+            for row in federation.rows_everywhere()
+            if cluster in (row.row.cluster_id, row.row.cluster)
+        ]
+        by_id = [row for row in rows if row.row.cluster_id == cluster]
+        chosen = by_id or rows
+        if len(chosen) > 1:
+            ids = ", ".join(row.row.cluster_id for row in chosen)
+            message = f"several clusters are called {cluster!r}: {ids}; give the cluster id"
+            outcome.error.CopyFrom(to_outcome(InvalidArgument(message, field="cluster")))
+        elif chosen:
+            self._refer(federation.towards(chosen[0]), outcome.referral)
+        else:
+            up = federation.outside(ROOT) if not self._mount.is_root else None
+            if isinstance(up, Refer) and up.direction is Direction.UP:
+                self._refer(up, outcome.referral)
+                return
+            message = f"no cluster {cluster!r} is known to {self._cluster.config.cluster}"
+            outcome.error.CopyFrom(to_outcome(NoRoute(message, cluster=cluster)))
+
+    def _refer(self, answer: Refer, out: resolve_pb2.Referral) -> None:
+        out.kind = cast("resolve_pb2.ReferralKind", answer.direction.value)
+        out.mount = str(answer.mount)
+        out.cluster_id = answer.cluster_id
+        out.cluster = answer.cluster
+        out.epoch = answer.epoch
+        out.endpoints.extend(answer.endpoints[:20])
+        out.lifetime_seconds = self._referral_seconds
+        out.age_seconds = max(0, unix_ms() - answer.word_ms) // 1000
+
+
+def _nearest_with_policies(snapshot: Snapshot, directory_id: int) -> int:
+    node = snapshot.node(directory_id)
+    while node is not None:
+        if node.directory.policies is not NO_POLICIES and node.directory.policies != NO_POLICIES:
+            return node.entry_id
+        node = snapshot.node(node.parent_id) if node.parent_id else None
+    return ROOT_ID

@@ -1,0 +1,223 @@
+"""Answers as the bytes that go out, remembered while nothing changes; refuses to decide any answer.
+
+``resolve_answers.py`` decides; this module spares it, and protobuf, what was done before for the
+same tree. Only what a tree at one revision says for sure is remembered: topics and directories. A
+referral tells its age, an absence may be asked by anybody of anything; both are made anew each
+time.
+
+ResolveResponse and BatchResolveResponse have authorities in field 1 and outcomes in field 2, and
+protobuf merges messages whose bytes follow each other: so the same parts make up either answer. A
+test holds the contract to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kdir.v1 import resolve_pb2
+
+from directory.api.resolve_answers import Answers
+from directory.federation.federation_state import View
+from directory.namespace.entry import Kind
+from directory.namespace.snapshot import Node, Snapshot
+from directory.server.cluster import Cluster
+from directory.wire.topic_splicer import Splicer
+from resolver.error_status import from_outcome, to_outcome
+from resolver.errors import InvalidPath, KdirError
+from resolver.path import MAX_PATH_BYTES, Path
+
+__all__ = ["Ready", "authority_part", "error_part", "with_authority_index"]
+
+_MOST_OUTCOMES: Final = 1 << 16
+"""With their paths some 25 MB; with large policies ``remembered_bytes`` comes first."""
+_REST: Final = 3 * _MOST_OUTCOMES
+_MOST_DIRECTORIES: Final = 1 << 14
+
+
+def authority_part(authority: resolve_pb2.Authority) -> bytes:
+    """The part of an answer that says who gives it."""
+    return resolve_pb2.ResolveResponse(authority=authority).SerializeToString()
+
+
+def error_part(error: KdirError) -> bytes:
+    """The part of a batch's answer for a path that cannot be answered."""
+    outcome = resolve_pb2.Outcome(error=to_outcome(error))
+    return resolve_pb2.ResolveResponse(outcome=outcome).SerializeToString()
+
+
+def with_authority_index(part: bytes, index: int) -> bytes:
+    """The same outcome, said by another authority of a batch than the first."""
+    response = resolve_pb2.ResolveResponse.FromString(part)
+    if response.outcome.HasField("resolution"):
+        response.outcome.resolution.authority_index = index
+    return response.SerializeToString()
+
+
+class Ready:
+    """The answers of one cluster, as it is in one snapshot and one view of the federation.
+
+    Thread-safe: what two threads make of the same question is the same.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_authority",
+        "_directories",
+        "_left_bytes",
+        "_lifetime_seconds",
+        "_most_bytes",
+        "_outcomes",
+        "_snapshot",
+        "_splicers",
+        "_unremembered",
+        "_view",
+    )
+
+    def __init__(self, cluster: Cluster, snapshot: Snapshot, view: View) -> None:
+        self._snapshot = snapshot
+        self._view = view
+        self._answers = Answers(cluster, snapshot)
+        self._authority: tuple[resolve_pb2.Authority | None, bytes] = (None, b"")
+        self._outcomes: dict[str, bytes] = {}
+        self._directories: dict[str, Node] = {}
+        self._splicers: dict[str, Splicer] = {}
+        self._unremembered = 0
+        self._lifetime_seconds = cluster.config.limits.answer_seconds
+        self._most_bytes = self._left_bytes = cluster.config.limits.remembered_bytes
+
+    def is_of(self, snapshot: Snapshot, view: View) -> bool:
+        """Whether it still holds."""
+        return snapshot is self._snapshot and view is self._view
+
+    def authority(self, authority: resolve_pb2.Authority) -> bytes:
+        """``authority_part``, made once as long as it is given the same message."""
+        known, part = self._authority
+        if known is not authority:
+            part = authority_part(authority)
+            self._authority = (authority, part)
+        return part
+
+    def outcome(self, text: str, prefer: Kind | None = None, *, no_follow: bool = False) -> bytes:
+        """The part of an answer for a path.
+
+        Raises:
+            InvalidPath
+            KdirError: nothing leads there, or what is there cannot be read.
+        """
+        if prefer is not None or no_follow:
+            return self._decide(text, prefer, no_follow=no_follow)[0]
+        return (
+            self._outcomes.get(text)
+            or self._splice(text)
+            or self._topic(text)
+            or self._remembered(text)
+        )
+
+    def outcomes(
+        self, texts: Iterable[str], prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> list[bytes]:
+        """The parts for many paths, errors among them."""
+        if prefer is not None or no_follow:
+            return [self._outcome_or_error(text, prefer, no_follow=no_follow) for text in texts]
+        known, splice = self._outcomes.get, self._splice
+        return [known(text) or splice(text) or self._outcome_or_error(text) for text in texts]
+
+    def _outcome_or_error(
+        self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> bytes:
+        try:
+            return self.outcome(text, prefer, no_follow=no_follow)
+        except KdirError as error:
+            return error_part(error)
+
+    def _splice(self, text: str) -> bytes | None:
+        """As ``_topic``, at half the cost, for most topics. Only where nothing is left that could
+        turn out unreadable: the bytes go out as they are.
+        """
+        above, _, name = text.rpartition("/")
+        splicer = self._splicers.get(above)
+        if splicer is None:
+            node = self._see_directory(above) if self._snapshot.all_read else None
+            if node is None:
+                return None
+            inherited = self._answers.inherited(node.entry_id)
+            splicer = Splicer(node, self._lifetime_seconds, inherited)
+            self._left_bytes -= splicer.size
+            if len(self._splicers) >= _MOST_DIRECTORIES or self._left_bytes < 0:
+                self._forget()
+            self._splicers[above] = splicer
+        part = splicer.part(text, name)
+        return None if part is None else self._remember(text, part)
+
+    def _topic(self, text: str) -> bytes | None:
+        """The part for a topic that no link or mount leads to; None where there is none.
+
+        What follows the path of a directory and names a topic in it needs no other check: such
+        names are legal.
+        """
+        above, _, name = text.rpartition("/")
+        node = self._directories.get(above) or self._see_directory(above)
+        if node is None or len(text) > MAX_PATH_BYTES:
+            return None
+        record = node.topics.get(name)
+        if record is None:
+            return None
+        response = resolve_pb2.ResolveResponse()
+        self._answers.topic(
+            text,
+            record,
+            node.entry_id,
+            response.outcome.resolution,
+            container_too=name in node.containers,
+        )
+        return self._remember(text, response.SerializeToString())
+
+    def _remembered(self, text: str) -> bytes:
+        part, kind = self._decide(text)
+        if kind == "resolution":
+            self._remember(text, part)
+        return part
+
+    def _decide(
+        self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> tuple[bytes, str]:
+        response = resolve_pb2.ResolveResponse()
+        outcome = response.outcome
+        self._answers.resolve(Path.parse(text), outcome, prefer, no_follow=no_follow)
+        kind = str(outcome.WhichOneof("kind"))
+        if kind == "error":
+            raise from_outcome(outcome.error)
+        return response.SerializeToString(), kind
+
+    def _remember(self, text: str, part: bytes) -> bytes:
+        left = self._left_bytes - len(part)
+        if len(self._outcomes) < _MOST_OUTCOMES and left >= 0:
+            self._left_bytes = left
+            self._outcomes[text] = part
+            return part
+        # Full. Where paths are asked from all over a big tree, remembering is half of the cost and
+        # of no use: so it rests for a while before it begins anew.
+        self._unremembered += 1
+        if self._unremembered >= _REST:
+            self._forget()
+        return part
+
+    def _forget(self) -> None:
+        """Begins anew. What another thread adds meanwhile is counted a little wrong, no more."""
+        self._outcomes.clear()
+        self._splicers.clear()
+        self._unremembered = 0
+        self._left_bytes = self._most_bytes
+
+    def _see_directory(self, text: str) -> Node | None:
+        try:
+            node = self._answers.directory(Path.parse(text or "/"))
+        except InvalidPath:
+            return None  # what is wrong is said of the whole path
+        if node is None:
+            return None
+        if len(self._directories) >= _MOST_DIRECTORIES:
+            self._directories.clear()
+        self._directories[text] = node
+        return node

@@ -1,0 +1,1 @@
+"""What every RPC handler runs in: threads, bounds, deadlines, authentication and errors."""

@@ -1,0 +1,197 @@
+"""The threads that answer reads: few run at a time; refuses to let those that wait hold up others.
+
+Python runs one thread at a time, so that more threads answer no more calls: what they add is
+changes from one to another, a good part of what a call costs where there is a thread for each. But
+a call may wait, for a revision that its token names, for another server: it says so (``waiting``),
+and another thread runs meanwhile. Where all wait without a word, ``relieve`` finds out.
+
+The standard library's pool takes some 10 µs a call more: it makes a future that anybody may wait
+for, and looks for idle threads. gRPC only wants to know when a call has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from directory.api.rpc.fair_queue import FairQueue
+from directory.api.rpc.request_intake import Ended, RequestIntake
+
+__all__ = ["CallPool", "Ended", "waiting_call"]
+
+_log = logging.getLogger(__name__)
+
+
+_LOOKS_TO_BEGIN: Final = 3
+_LOOKS_TO_END: Final = 50
+"""Calls have ended all that time: whether the others would do is tried."""
+
+
+_Task = tuple[Callable[..., object], tuple[Any, ...], Ended]
+
+
+class CallPool:
+    """``at_once``: threads that run calls; ``most``: those that wait counted too. ``intake``
+    receives the requests of calls before they take a thread.
+    """
+
+    def __init__(self, at_once: int, most: int, intake: RequestIntake | None = None) -> None:
+        self._intake: Final = intake
+        self._at_once: Final = at_once
+        self._most: Final = max(at_once, most)
+        self._tasks: Final[FairQueue[_Task]] = FairQueue(_connection_of)
+        self._spare: Final = threading.Semaphore(0)
+        """One for each thread that is to go on."""
+        self._lock: Final = threading.Lock()
+        self._threads = 0
+        self._resting = 0
+        self._excused = 0
+        """Calls that wait for something, or are taken to."""
+        self._relieved = 0
+        """Of those, what ``relieve`` took to wait."""
+        self._ended = 0
+        """Calls; two threads may count one for both: it is looked at for whether it moves."""
+        self._ended_before = 0
+        self._stands = True
+        """None ended before the last look; ``_alike`` looks in a row found it so, or not so."""
+        self._alike = 0
+        self._is_shut = False
+        with self._lock:
+            for _ in range(at_once):
+                self._one_more()
+
+    @property
+    def waiting_calls(self) -> int:
+        """Calls that no thread has taken yet."""
+        return self._tasks.qsize()
+
+    def submit(self, answer: Callable[..., object], /, *about: Any) -> Ended:
+        """Has a thread run it, which must not raise.
+
+        Raises:
+            RuntimeError: the pool is shut down.
+        """
+        if self._intake is not None:
+            return self._intake.submit(self.begin, answer, about)
+        ended = Ended()
+        self.begin(ended, answer, about)
+        return ended
+
+    def begin(self, ended: Ended, answer: Callable[..., object], about: tuple[Any, ...]) -> None:
+        """Has a thread run a call whose request is there.
+
+        Raises:
+            RuntimeError: the pool is shut down.
+        """
+        if self._is_shut:
+            raise RuntimeError("the server is shut down")
+        self._tasks.put((answer, about, ended))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around what a call waits for: another thread runs meanwhile, if there may be one more."""
+        with self._lock:
+            self._excused += 1
+            self._one_more()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._excused -= 1  # whoever ends a call first finds that one too many runs
+
+    def relieve(self) -> None:
+        """To be called every now and then: where calls wait for a thread and none has ended for
+        some looks, those that run are taken to wait for something, and as many more threads run.
+        One look would not do: on a machine that is busy otherwise nothing ends for a while, too.
+        """
+        with self._lock:
+            stands = self._ended == self._ended_before
+            self._ended_before = self._ended
+            self._alike = self._alike + 1 if stands is self._stands else 1
+            self._stands = stands
+            if not self._tasks.qsize() or (not stands and self._alike >= _LOOKS_TO_END):
+                self._excused -= self._relieved
+                self._relieved = 0
+            elif stands and self._alike >= _LOOKS_TO_BEGIN:
+                self._alike = 0
+                for _ in range(self._at_once):
+                    self._relieved += 1
+                    self._excused += 1
+                    self._one_more()
+
+    def shutdown(self) -> None:
+        """Takes no more calls. What waits for a thread is dropped, what runs ends by itself."""
+        with self._lock:
+            self._is_shut = True
+            while self._tasks.qsize():
+                self._tasks.get()
+            for _ in range(self._threads):
+                self._spare.release()
+                self._tasks.end()
+
+    def _one_more(self) -> None:
+        """Has one more thread run, where fewer do than may; the lock is held."""
+        running = self._threads - self._resting
+        if self._is_shut or running >= min(self._at_once + self._excused, self._most):
+            return
+        if self._resting:
+            self._resting -= 1
+            self._spare.release()
+            return
+        self._threads += 1
+        name = f"call_{self._threads}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        take = self._tasks.get
+        _OWN.pool = self
+        while (task := take()) is not None:
+            answer, about, ended = task
+            try:
+                answer(*about)
+            except Exception:  # noqa: BLE001 - the thread is needed
+                _log.exception("a call failed outside of its handler")
+            finally:
+                self._ended += 1
+                ended.end()
+            # What a call was about is not kept until the next one comes.
+            del task, answer, about, ended
+            if self._threads - self._resting > self._at_once + self._excused:
+                self._rest()
+
+    def _rest(self) -> None:
+        """Until a call waits; nothing, if one does again."""
+        with self._lock:
+            if self._is_shut or self._threads - self._resting <= self._at_once + self._excused:
+                return
+            self._resting += 1
+        self._spare.acquire()
+
+
+def _connection_of(task: _Task) -> Hashable:
+    """The connection over which gRPC received a call; empty for whatever else is run."""
+    about = task[1]
+    peer: Hashable = about[1].call.peer() if len(about) > 4 else ""
+    return peer
+
+
+class _Own(threading.local):
+    pool: CallPool | None = None
+
+
+_OWN: Final = _Own()
+"""The pool that a thread belongs to."""
+
+
+@contextmanager
+def waiting_call() -> Iterator[None]:
+    """Around what the call of this thread waits for; see ``CallPool.waiting``."""
+    pool = _OWN.pool
+    if pool is None:
+        yield
+        return
+    with pool.waiting():
+        yield

@@ -1,0 +1,281 @@
+"""Binds handlers to gRPC methods; the one place where each call's layers stand in order.
+
+For every call, from the outside in: a request that cannot be read is refused by name
+(``malformed``), the server's cap is put on the deadline, it is counted and timed (``metrics``) and
+told to the log (``access``), errors become statuses (``errors``), it is found out who calls
+(``directory.server.authentication``, nowhere else), and the handler runs. Streams run on a thread
+pool of their own: a watch must not hold a thread that answers calls (G3).
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from directory.api.rpc.call_context import CURRENT, Call
+from directory.api.rpc.interceptors import access
+from directory.api.rpc.interceptors.errors import abort_with
+from directory.api.rpc.interceptors.malformed import Malformed, no_request, reader
+from directory.api.rpc.interceptors.request_bounds import RequestBounds
+from directory.api.rpc.long_calls import LongCalls
+from directory.api.rpc.request_intake import Received, takes_request
+from directory.api.rpc.rights import Check, Threads, check_of
+from directory.api.rpc.stream_slots import StreamSlots
+from directory.api.rpc.unsent_answers import LARGE_BYTES, UnsentAnswers
+from directory.api.rpc.write_pool import WritePool
+from directory.server.authentication import Identities, Identity
+from directory.server.metrics.calls import CallMetrics
+from resolver.errors import StoreUnavailable
+
+__all__ = ["CallBounds", "Pools", "Service", "generic_handler"]
+
+Request = TypeVar("Request", bound=Message)
+Handler = Callable[[Any, Call], Any]
+_SHARE: Final = 0.95
+"""Of the caller's time: what went wrong is to be said before the caller hangs up."""
+
+
+class Service(ABC):
+    """A service's handlers by method name: ``unary(request, call) -> response or its bytes``, or
+    for streams ``stream(request or iterator of requests, call) -> iterator of responses``.
+    """
+
+    descriptor: ServiceDescriptor
+    writes: frozenset[str] = frozenset()
+    """Methods that may wait for the store or for Kafka: they run on threads of their own."""
+
+    long: frozenset[str] = frozenset()
+    """Methods that may compute for long: they run on threads of their own, too."""
+
+    @abstractmethod
+    def handlers(self) -> Mapping[str, Handler]:
+        """By method name, as in the contract. What is not there is UNIMPLEMENTED."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Threads of a server, other than those of short reads."""
+
+    streams: ThreadPoolExecutor
+    writes: WritePool
+    long: LongCalls
+
+
+@dataclass(frozen=True, slots=True)
+class CallBounds:
+    """What bounds the calls of one server."""
+
+    streams: StreamSlots
+    """Open streams."""
+    requests: RequestBounds
+    """What a request holds."""
+    answers: UnsentAnswers
+    """Answers that wait to be read."""
+
+
+def generic_handler(
+    service: Service,
+    call_seconds: float,
+    pools: Pools,
+    calls: CallMetrics,
+    bounds: CallBounds,
+    identities: Identities | None = None,
+) -> grpc.GenericRpcHandler:
+    """The gRPC face of a service; ``calls`` counts what comes, ``identities`` says who calls; None:
+    nobody is told from anybody else.
+
+    Also where the contract has one request, gRPC is told that there may be many: on the wire it is
+    the same, and so the request is received before the call takes a thread (``request_intake``).
+    """
+    refusals: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    for name, handler in service.handlers().items():
+        method = service.descriptor.methods_by_name[name]
+        read = reader(GetMessageClass(method.input_type), bounds.requests)
+        known_as = f"{service.descriptor.name}/{name}"
+        _refuse_other_threads(service, name, check_of(known_as), streams=method.server_streaming)
+        if method.server_streaming:
+            behave = _stream(handler, known_as, calls, bounds.streams, identities)
+            if not method.client_streaming:
+                behave = takes_request(_with_first(behave))
+            behave.experimental_thread_pool = pools.streams  # type: ignore[attr-defined]
+            methods[name] = grpc.stream_stream_rpc_method_handler(behave, read, _write)
+        else:
+            answer = takes_request(
+                _unary(handler, known_as, calls, call_seconds, identities, bounds.answers)
+            )
+            if name in service.writes:
+                writes = pools.writes
+                answer.experimental_thread_pool = writes  # type: ignore[attr-defined]
+                refuse = takes_request(_unary(_refusing(writes), known_as, calls, call_seconds))
+                refusals[f"/{service.descriptor.full_name}/{name}"] = (
+                    grpc.stream_unary_rpc_method_handler(refuse, read, _write)
+                )
+            elif name in service.long:
+                answer.experimental_thread_pool = pools.long  # type: ignore[attr-defined]
+            methods[name] = grpc.stream_unary_rpc_method_handler(answer, read, _write)
+    every = grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
+    return _Admission(every, refusals, pools.writes) if refusals else every
+
+
+def _refuse_other_threads(service: Service, name: str, check: Check, *, streams: bool) -> None:
+    """The row of a method says what it runs on; a server where it is otherwise does not start."""
+    found = Threads.WRITES if name in service.writes else Threads.CALLS
+    if streams:
+        found = Threads.STREAMS
+    if found is not check.threads:
+        raise ValueError(f"{name} runs on {found.value}, and its row says {check.threads.value}")
+
+
+class _Admission(grpc.GenericRpcHandler):
+    """Turns a write away before it waits for a thread, where that would be of no use."""
+
+    def __init__(
+        self,
+        every: grpc.GenericRpcHandler,
+        refusals: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
+        writes: WritePool,
+    ) -> None:
+        self._every = every
+        self._refusals = refusals
+        self._writes = writes
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        refuse = self._refusals.get(handler_call_details.method)
+        if refuse is not None and self._writes.refusal:
+            return refuse
+        return self._every.service(handler_call_details)
+
+
+def _refusing(writes: WritePool) -> Handler:
+    def refuse(*_: object) -> NoReturn:
+        why = writes.refusal or "too many changes at once"
+        raise StoreUnavailable(f"{why}; nothing was written", effect="none")
+
+    return refuse
+
+
+def _write(response: Message | bytes) -> bytes:
+    # A handler may give the bytes of its response where it has them already.
+    return response if isinstance(response, bytes) else response.SerializeToString()
+
+
+def _with_first(
+    behave: Callable[[Any, grpc.ServicerContext], Iterator[Any]],
+) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+    def with_first(first: Received, context: grpc.ServicerContext) -> Iterator[Any]:
+        request = first.request
+        return behave(no_request() if request is None else request, context)
+
+    return with_first
+
+
+def _unary(
+    handler: Handler,
+    method: str,
+    calls: CallMetrics,
+    call_seconds: float,
+    identities: Identities | None = None,
+    unsent: UnsentAnswers | None = None,
+) -> Callable[[Any, grpc.ServicerContext], Any]:
+    # This is the way of every call, a million of them a minute: what can be looked up once is.
+    clock, observe = time.monotonic, calls.unary(method, "OK").observe
+    current, is_wanted = CURRENT, access.is_wanted
+
+    def behave(first: Received, context: grpc.ServicerContext) -> Any:
+        request = first.request
+        if request is None:
+            request = no_request()
+        started = clock()
+        call = Call(
+            started + min(context.time_remaining() * _SHARE, call_seconds),
+            is_active=context.is_active,
+            find_peer=context.peer,
+            metadata=context.invocation_metadata,
+        )
+        current.call = call
+        try:
+            if identities is not None:
+                _identify(call, identities.of(context, method))
+            if type(request) is Malformed:
+                raise request.error
+            answer = handler(request, call)
+            if unsent is not None:
+                answer = _write(answer)
+                if len(answer) > LARGE_BYTES:
+                    unsent.hold(context, call, len(answer))
+            seconds = clock() - started
+            observe(seconds)
+            if is_wanted():
+                access.answered(method, request, "OK", seconds)
+            return answer
+        except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
+            seconds = clock() - started
+            calls.unary(method, access.code_of(error)).observe(seconds)
+            access.failed(method, request, error, seconds)
+            abort_with(error, context, call.request_id)
+        finally:
+            current.call = None
+
+    return behave
+
+
+def _identify(call: Call, identity: Identity) -> None:
+    call.principal = identity.principal
+    call.cluster_ids = identity.cluster_ids
+    call.bearer = identity.token
+
+
+def _stream(
+    handler: Handler,
+    method: str,
+    calls: CallMetrics,
+    slots: StreamSlots,
+    identities: Identities | None = None,
+) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+    def behave(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        # A stream lives as long as both sides want it: no deadline of ours.
+        call = Call(
+            deadline=float("inf"),
+            is_active=context.is_active,
+            on_end=context.add_callback,
+            cancel=context.cancel,
+            find_peer=context.peer,
+            metadata=context.invocation_metadata,
+        )
+        started, code = time.monotonic(), "CANCELLED"
+        calls.stream_began(method)
+        CURRENT.call = call
+        try:
+            if identities is not None:
+                _identify(call, identities.of(context, method))
+            if type(request) is Malformed:
+                raise request.error
+            with slots.hold(method, call.peer, call.principal):
+                yield from handler(request, call)
+            code = "OK" if context.is_active() else "CANCELLED"
+        except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
+            if context.is_active():
+                code = access.code_of(error)
+                access.failed(method, request, error, time.monotonic() - started)
+                abort_with(error, context, call.request_id)
+        finally:
+            calls.stream_ended(method, code)
+            if code in {"OK", "CANCELLED"} and access.is_wanted():
+                access.answered(method, request, code, time.monotonic() - started)
+            # Who drops a stream before its end may do so in another thread, at another call.
+            if CURRENT.call is call:
+                CURRENT.call = None
+
+    return behave

@@ -1,0 +1,35 @@
+"""Turns what a handler raises into one status with one ErrorInfo; nothing of a stack leaks."""
+
+from __future__ import annotations
+
+import logging
+from typing import NoReturn
+
+import grpc
+
+from resolver.error_status import to_status
+from resolver.errors import KdirError
+
+__all__ = ["abort_with"]
+
+_log = logging.getLogger("directory.calls")
+
+
+class _Status(grpc.Status):
+    def __init__(
+        self, code: grpc.StatusCode, details: str, metadata: tuple[tuple[str, bytes], ...]
+    ) -> None:
+        self.code = code
+        self.details = details
+        self.trailing_metadata = metadata
+
+
+def abort_with(error: BaseException, context: grpc.ServicerContext, request_id: str) -> NoReturn:
+    """Ends the call with the status that ``error`` stands for; it carries the request id, by which
+    the log is searched.
+    """
+    if not isinstance(error, KdirError):
+        _log.error("request %s failed by a bug", request_id, exc_info=error)
+    code, message, trailing = to_status(error, request_id)
+    context.abort_with_status(_Status(code, message, trailing))
+    raise AssertionError("abort_with_status returned")

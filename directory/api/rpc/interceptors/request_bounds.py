@@ -1,0 +1,91 @@
+"""Bounds of what any request holds: elements of a list or map, bytes of a text.
+
+Looked at where the request is received, for all methods alike; a method that is added later is
+bounded, too. What has a finer bound of its own is left to that: paths (``resolver.path``), entries
+and their policies, masks, and the rows that a parent and a child send each other over their link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from resolver.errors import LimitExceeded
+
+__all__ = ["BOUNDED_ELSEWHERE", "RequestBounds"]
+
+BOUNDED_ELSEWHERE: Final = frozenset(
+    {
+        "kdir.v1.Entry",
+        "kdir.v1.Policies",
+        "kdir.v1.LinkRequest",
+        "google.protobuf.FieldMask",
+    }
+)
+"""Messages with bounds of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBounds:
+    """Bounds of one server; see ``directory.server.config.Limits`` of the same names."""
+
+    list_items: int
+    text_bytes: int
+
+    def refusal(self, request: Message, size: int) -> LimitExceeded | None:
+        """Why a request of so many bytes is refused; None: it is within the bounds.
+
+        A request of fewer bytes than any bound cannot exceed one, and is not looked at.
+        """
+        if size <= self.list_items and size <= self.text_bytes:
+            return None
+        return next(self._excesses(request, ""), None)
+
+    def _excesses(self, message: Message, above: str) -> Iterator[LimitExceeded]:
+        if message.DESCRIPTOR.full_name in BOUNDED_ELSEWHERE:
+            return
+        for field, value in message.ListFields():
+            name = f"{above}{field.name}"
+            if _is_path(field):
+                continue
+            values: Any = [value]
+            if field.is_repeated:
+                if len(value) > self.list_items:
+                    yield self._over(name, f"{len(value)} elements", self.list_items, "list_items")
+                    return
+                values = [*value, *value.values()] if hasattr(value, "values") else value
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                for one in values:
+                    if isinstance(one, Message):
+                        yield from self._excesses(one, f"{name}.")
+                    else:
+                        yield from self._long(name, one)
+            else:
+                for one in values:
+                    yield from self._long(name, one)
+
+    def _long(self, name: str, value: object) -> Iterator[LimitExceeded]:
+        if not isinstance(value, str | bytes) or len(value) * 4 <= self.text_bytes:
+            return
+        size = len(value.encode()) if isinstance(value, str) else len(value)
+        if size > self.text_bytes:
+            yield self._over(name, f"{size} bytes", self.text_bytes, "text_bytes")
+
+    @staticmethod
+    def _over(name: str, found: str, most: int, setting: str) -> LimitExceeded:
+        return LimitExceeded(
+            f"{name}: found {found}; at most {most} would be right (limits.{setting})",
+            field=name,
+            limit=most,
+        )
+
+
+def _is_path(field: FieldDescriptor) -> bool:
+    """True if the field holds paths, whose grammar bounds each; how many a batch has is
+    ``batch_paths``'.
+    """
+    return field.type == FieldDescriptor.TYPE_STRING and "path" in field.name

@@ -1,0 +1,48 @@
+"""Sends reads that may work long to threads of their own; short ones never wait for those.
+
+One processor runs one thread of Python at a time; what a short call waits for is then only its turn
+at that (``process.py`` sets how long one lasts), and not the end of four long ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from kdir.v1 import resolve_pb2
+
+from directory.api.rpc.call_pool import CallPool
+from directory.api.rpc.interceptors.malformed import Malformed
+from directory.api.rpc.request_intake import Ended, Received, RequestIntake
+
+__all__ = ["SHORT_PATHS", "LongCalls"]
+
+SHORT_PATHS: Final = 100
+"""A batch of no more paths takes about a millisecond."""
+
+
+class LongCalls:
+    """What gRPC submits the calls of methods to that may work long: those that do go to ``long``,
+    small batches to ``short``.
+    """
+
+    def __init__(self, short: CallPool, long: CallPool, intake: RequestIntake) -> None:
+        self._short: Final = short
+        self._long: Final = long
+        self._intake: Final = intake
+
+    def submit(self, answer: Callable[..., object], /, *about: Any) -> Ended:
+        """Has a thread run a call once its request is there."""
+        return self._intake.submit(self._begin, answer, about)
+
+    def _begin(self, ended: Ended, answer: Callable[..., object], about: tuple[Any, ...]) -> None:
+        pool = self._short if _is_short(about) else self._long
+        pool.begin(ended, answer, about)
+
+
+def _is_short(about: tuple[Any, ...]) -> bool:
+    first = about[4]()
+    request = first.request if isinstance(first, Received) else None
+    if isinstance(request, resolve_pb2.BatchResolveRequest):
+        return len(request.paths) <= SHORT_PATHS
+    return isinstance(request, Malformed | None)

@@ -1,0 +1,254 @@
+"""Receives the request of a call before the call takes a thread.
+
+grpcio's synchronous server gives a call a thread as soon as its headers are there, and that thread
+waits for the request. A caller that sends headers and nothing more would hold a thread until it
+goes away. Here the request is received first, on gRPC's own thread, and only then is the call given
+to a pool: an unfinished request costs memory, of which ``most`` and ``seconds`` bound the amount.
+Here, too, calls at a time are bounded: gRPC's own bound answers with no reason.
+
+This is the only module that uses private parts of ``grpc._server``;
+``tests/unit/api/test_request_intake.py`` says when it can be dropped.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import grpc
+from grpc import _common, _server
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
+
+from resolver.error_status import to_status
+from resolver.errors import LimitExceeded
+
+__all__ = ["Ended", "Received", "RequestIntake", "takes_request", "unsupported"]
+
+Behaviour = TypeVar("Behaviour", bound=Callable[..., object])
+
+_MARK: Final = "kdir_takes_request"
+_BODIES: Final = (_server._unary_response_in_pool, _server._stream_response_in_pool)  # noqa: SLF001
+_PARAMETERS: Final = (
+    "rpc_event",
+    "state",
+    "behavior",
+    "argument_thunk",
+    "request_deserializer",
+    "response_serializer",
+)
+_FREED_AT_ONCE: Final = 8
+"""One in so many unfinished requests is refused when there are too many: the oldest ones, several
+at a time, so that a flood copies the list of them once for many."""
+
+
+class Ended:
+    """The part of a future that gRPC uses: the callback that runs when a call has ended."""
+
+    __slots__ = ("_callback", "_has_ended", "_lock", "_on_end")
+
+    def __init__(self, on_end: Callable[[], object] | None = None) -> None:
+        """``on_end``: called once, before the callback."""
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._callback: Callable[[Any], object] | None = None
+        self._has_ended = False
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Calls it when the call has ended, or now if it has."""
+        with self._lock:
+            if not self._has_ended:
+                self._callback = callback
+                return
+        callback(self)
+
+    def end(self) -> None:
+        """Marks the call as ended."""
+        with self._lock:
+            on_end = None if self._has_ended else self._on_end
+            self._has_ended = True
+            callback = self._callback
+        if on_end is not None:
+            on_end()
+        if callback is not None:
+            callback(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """First message of a call, as handlers marked by ``takes_request`` get it."""
+
+    request: Any
+    """None: the caller ended its side without a message."""
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    """Call whose request has not arrived."""
+
+    event: Any
+    state: Any
+    since: float
+    ended: Ended
+
+
+Begin = Callable[[Ended, Callable[..., object], tuple[Any, ...]], None]
+"""Gives a call to a pool: what ends with it, the function, and its arguments."""
+
+
+class RequestIntake:
+    """Calls whose request has not arrived yet. Thread-safe.
+
+    Args:
+        most: unfinished requests at a time; beyond it the oldest are refused.
+        seconds: after which an unfinished request is refused.
+        calls: calls at a time, streams not counted; one more is refused.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        seconds: float,
+        calls: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most: Final = most
+        self._most_calls: Final = calls
+        self._calls = 0
+        self._lock: Final = threading.Lock()
+        """Held while ``_calls`` changes."""
+        self._seconds: Final = seconds
+        self._clock: Final = clock
+        self._unfinished: Final[dict[int, _Unfinished]] = {}
+        self.refused = 0
+        """Calls whose request did not arrive in time."""
+
+    @property
+    def unfinished(self) -> int:
+        """Calls whose request has not arrived."""
+        return len(self._unfinished)
+
+    def submit(
+        self,
+        begin: Begin,
+        answer: Callable[..., object],
+        about: tuple[Any, ...],
+        *,
+        is_stream: bool = False,
+    ) -> Ended:
+        """Receives the request of a call that gRPC submits to a pool, then has ``begin`` run it.
+
+        Calls that take their messages themselves begin at once. ``is_stream``: it is bounded as an
+        open stream, and not as a call.
+        """
+        if len(about) < 4 or not getattr(about[3], _MARK, False):
+            ended = Ended()
+            begin(ended, answer, about)
+            return ended
+        run, event, state, behave, _, read, write = about
+        if not (is_stream or self._take_call()):
+            why = f"{self._most_calls} calls are under way (limits.concurrent_calls); ask again"
+            _abort(event, state, LimitExceeded(why, limit=self._most_calls))
+            ended = Ended()
+            ended.end()
+            return ended
+        ended = Ended() if is_stream else Ended(self._give_call_back)
+        call = _Unfinished(event, state, self._clock(), ended)
+        key = id(call)
+        receive = _server._receive_message(state, event.call, read)  # noqa: SLF001
+
+        def received(happened: Any) -> Any:
+            finished = receive(happened)
+            self._unfinished.pop(key, None)
+            with state.condition:
+                request, state.request = state.request, None
+                is_active = _server._is_rpc_state_active(state)  # noqa: SLF001
+            if not is_active:
+                call.ended.end()
+                return finished
+            first = Received(request)
+            try:
+                begin(call.ended, answer, (run, event, state, behave, lambda: first, read, write))
+            except RuntimeError:  # the pool is shut down
+                event.call.cancel()
+                call.ended.end()
+            return finished
+
+        self._unfinished[key] = call
+        # gRPC holds the condition of the call around submit.
+        event.call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), received)
+        state.due.add(_server._RECEIVE_MESSAGE_TOKEN)  # noqa: SLF001
+        if len(self._unfinished) > self._most:
+            self._refuse_oldest()
+        return call.ended
+
+    def _take_call(self) -> bool:
+        with self._lock:
+            is_free = self._calls < self._most_calls
+            self._calls += is_free
+        return is_free
+
+    def _give_call_back(self) -> None:
+        with self._lock:
+            self._calls -= 1
+
+    def refuse_late(self) -> None:
+        """Refuses the calls whose request is overdue. To be called every now and then."""
+        if not self._unfinished:
+            return
+        now = self._clock()
+        for key, call in list(self._unfinished.items()):
+            if now - call.since > self._seconds:
+                why = f"no request came within {self._seconds:g} s (limits.request_seconds)"
+                self._refuse(key, call, why)
+
+    def _refuse_oldest(self) -> None:
+        # In the order in which they came: a dict keeps it.
+        count = max(1, self._most // _FREED_AT_ONCE)
+        why = (
+            f"more than {self._most} calls wait for their request (limits.unfinished_requests); "
+            f"send it with the headers"
+        )
+        for key, call in list(self._unfinished.items())[:count]:
+            self._refuse(key, call, why)
+
+    def _refuse(self, key: int, call: _Unfinished, why: str) -> None:
+        if self._unfinished.pop(key, None) is None:
+            return  # its request arrived meanwhile
+        self.refused += 1
+        _abort(call.event, call.state, LimitExceeded(why))
+
+
+def _abort(event: Any, state: Any, error: LimitExceeded) -> None:
+    """Ends a call that no handler has begun."""
+    code, message, trailing = to_status(error)
+    with state.condition:
+        if not _server._is_rpc_state_active(state):  # noqa: SLF001
+            return
+        state.trailing_metadata = trailing
+        state.code = code
+        state.details = _common.encode(message)
+        _server._abort(state, event.call, cygrpc.StatusCode.resource_exhausted, b"")  # noqa: SLF001
+
+
+def takes_request(behave: Behaviour) -> Behaviour:
+    """Marks a handler of ``stream_unary`` or ``stream_stream``: instead of an iterator it gets the
+    ``Received`` first message, once that is there.
+    """
+    setattr(behave, _MARK, True)
+    return behave
+
+
+def unsupported() -> str:
+    """What of this version of grpcio is not as this module expects it; empty = nothing."""
+    for body in _BODIES:
+        found = tuple(inspect.signature(body).parameters)
+        if found != _PARAMETERS:
+            return f"grpcio {grpc.__version__}: {body.__name__}{found}; expected {_PARAMETERS}"
+    for name in ("_receive_message", "_is_rpc_state_active", "_abort", "_RECEIVE_MESSAGE_TOKEN"):
+        if not hasattr(_server, name):
+            return f"grpcio {grpc.__version__}: grpc._server.{name} is not there"
+    return ""

@@ -1,0 +1,201 @@
+"""The table of all methods: the right that each takes, on what, what decides it, and its threads.
+
+``Guarding`` takes the rights on clusters from here, ``handlers.py`` lets no server start with a
+method that has no row or runs on other threads, and a table of docs/security.md is made from it.
+Rights on entries depend on what a request says: there a row names the function that decides.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from directory.access.grant import Operation
+
+__all__ = ["CHECKS", "Check", "Threads", "check_of", "cluster_check", "table"]
+
+
+class Threads(enum.Enum):
+    """Which threads a method runs on, by the setting that bounds them."""
+
+    CALLS = "limits.workers"
+    WRITES = "limits.writers"
+    STREAMS = "limits.streams"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What is asked before a method answers."""
+
+    takes: str
+    """The right, and on which entry, for people."""
+    by: str
+    """The function that decides, as ``module:name`` below ``directory.api``."""
+    cluster: Operation | None = None
+    """The right on the cluster that ``Guarding`` asks for; what else is asked is in ``takes``."""
+    while_loading: bool = False
+    """Where access is open, also before anything is loaded."""
+    threads: Threads = Threads.CALLS
+
+
+_ADMIN: Final = "access_control:Guarding.require_admin"
+_COMMAND: Final = "authorizing:authorizing"
+_SEES: Final = "caller_view:Sight.find"
+_ARMING: Final = "authorizing:authorizing_on"
+
+
+def _on_cluster(
+    operation: Operation,
+    threads: Threads = Threads.CALLS,
+    *,
+    while_loading: bool = False,
+    also: str = "",
+) -> Check:
+    takes = f"{operation.name} on the cluster{also}"
+    return Check(
+        takes=takes, by=_ADMIN, cluster=operation, while_loading=while_loading, threads=threads
+    )
+
+
+def _command(takes: str) -> Check:
+    return Check(takes=takes, by=_COMMAND, threads=Threads.WRITES)
+
+
+_ARMS: Final = Check(
+    takes="ALTER_CONFIGS (acls: ALTER) on the entry of the kind that is meant, and on all below it "
+    "that has grants of its own",
+    by=_ARMING,
+    threads=Threads.WRITES,
+)
+_GRANTS: Final = _command(
+    "ALTER on the entry; grants of groups, transactional ids, clusters: ALTER on the cluster, too"
+)
+
+CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
+    {
+        "ResolveService/Resolve": Check(
+            takes="DESCRIBE on the entry", by="caller_view:Sight.outcome"
+        ),
+        "ResolveService/BatchResolve": Check(
+            takes="DESCRIBE on each entry", by="caller_view:Sight.outcome"
+        ),
+        "ResolveService/Locate": Check(takes="DESCRIBE on the topic", by="caller_view:Sight.sees"),
+        "DirectoryService/GetEntry": Check(takes="DESCRIBE on the entry", by=_SEES),
+        "DirectoryService/ListEntries": Check(
+            takes="DESCRIBE on the directory, and on each entry that is listed", by=_SEES
+        ),
+        "DirectoryService/CreateEntry": _command(
+            "CREATE on the directory that it is made in; to adopt a topic, for a physical name "
+            "that no operator gave that directory, for a mount: ALTER on the cluster, too"
+        ),
+        "DirectoryService/UpdateEntry": _command(
+            "ALTER, or for topic configs ALTER_CONFIGS, on the entry; of a mount: ALTER on the "
+            "cluster, too"
+        ),
+        "DirectoryService/DeleteEntry": _command(
+            "DELETE on the entry, and on all below it that has grants of its own; of a mount: "
+            "ALTER on the cluster, too"
+        ),
+        "DirectoryService/MoveEntry": _command(
+            "ALTER on the entry and on all below it that has grants of its own, ALTER and CREATE "
+            "on the directory that it comes into; where a mount moves: ALTER on the cluster, too"
+        ),
+        "WatchService/Watch": Check(
+            takes="DESCRIBE on the entry of each event, then and now",
+            by="caller_view:Sight.event",
+            threads=Threads.STREAMS,
+        ),
+        "WatchService/ListChanges": Check(
+            takes="DESCRIBE on the entry of each event, then and now", by="caller_view:Sight.event"
+        ),
+        "FederationService/Link": Check(
+            takes="a certificate of the child's cluster id; without certificates CLUSTER_ACTION on "
+            "the cluster",
+            by="access_control:Guarding.check_link",
+            cluster=Operation.CLUSTER_ACTION,
+            threads=Threads.STREAMS,
+        ),
+        "FederationService/ListMounts": Check(
+            takes="that DESCRIBE on the mount is not denied; of those that wait: DESCRIBE on the "
+            "cluster",
+            by="caller_view:Sight.may_refer",
+        ),
+        "ScanService/ScanTopics": Check(
+            takes="DESCRIBE on something in the directory, and on each topic, in the tree that is "
+            "read and now",
+            by="caller_view:Sight.sees",
+        ),
+        "PolicyService/GetEffectivePolicies": Check(takes="DESCRIBE on the entry", by=_SEES),
+        "PolicyService/PlanArming": _ARMS,
+        "PolicyService/Arm": _ARMS,
+        "AccessService/AddGrants": _GRANTS,
+        "AccessService/RemoveGrants": _GRANTS,
+        "AccessService/ListGrants": Check(takes="DESCRIBE on the entry", by=_SEES),
+        "AccessService/CheckAccess": Check(
+            takes="of oneself nothing, of what is hidden as of what is not there; of others "
+            "DESCRIBE on the entry",
+            by="present:may_ask_about",
+        ),
+        "AccessService/AuthorizeAny": Check(
+            takes="of oneself nothing; of others DESCRIBE on the cluster",
+            by=_ADMIN,
+            cluster=Operation.DESCRIBE,
+        ),
+        "AdminService/GetStatus": _on_cluster(
+            Operation.DESCRIBE, while_loading=True, also="; of entries what it may DESCRIBE"
+        ),
+        "AdminService/AdoptTopics": _on_cluster(Operation.ALTER, Threads.WRITES),
+        "AdminService/ListDrift": _on_cluster(
+            Operation.DESCRIBE, also=", and DESCRIBE on each entry that is listed"
+        ),
+        "AdminService/Acknowledge": _on_cluster(Operation.ALTER, Threads.WRITES),
+        "AdminService/FinalizeFeatures": _on_cluster(Operation.ALTER, Threads.WRITES),
+        "AdminService/DetachParent": _on_cluster(Operation.ALTER, Threads.WRITES),
+        "AdminService/AttachParent": _on_cluster(Operation.ALTER, Threads.WRITES),
+        "AdminService/Verify": _on_cluster(Operation.ALTER, Threads.STREAMS),
+        "AdminService/Backup": _on_cluster(Operation.ALTER, Threads.STREAMS),
+    }
+)
+"""By service and method, in the order of the contract. gRPC's own services, health and reflection,
+take no right and tell nothing of the tree.
+"""
+
+
+def check_of(method: str) -> Check:
+    """The row of a method such as ``AdminService/Backup``.
+
+    Raises:
+        LookupError: it has none, so no server may offer it.
+    """
+    try:
+        return CHECKS[method]
+    except KeyError:
+        raise LookupError(
+            f"{method} has no row in directory/api/rpc/rights.py: a method that nothing checks is "
+            f"not offered"
+        ) from None
+
+
+def cluster_check(method: str) -> tuple[Operation, Check]:
+    """The right on the cluster that a method takes.
+
+    Raises:
+        LookupError: it takes none, or has no row.
+    """
+    check = check_of(method)
+    if check.cluster is None:
+        raise LookupError(f"{method} takes no right on a cluster, by its row")
+    return check.cluster, check
+
+
+def table() -> str:
+    """The table of docs/security.md."""
+    rows = ["| RPC | takes | decided by | threads |", "|---|---|---|---|"]
+    rows += [
+        f"| {method} | {check.takes} | `{check.by.replace(':', '.')}` | `{check.threads.value}` |"
+        for method, check in CHECKS.items()
+    ]
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,102 @@
+"""Open streams, bounded in all, for each connection and for each principal.
+
+A stream holds a thread for as long as it lasts. One in eight is kept for links to children, which
+are not bounded for each connection: a child that loses its link gets no revocations.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+
+from directory.api.rpc.request_intake import Ended, RequestIntake
+from resolver.errors import LimitExceeded
+
+__all__ = ["StreamPool", "StreamSlots"]
+
+_LINK: Final = "FederationService/Link"
+_RESERVED: Final = 8
+"""One in so many streams is kept for links."""
+
+
+class StreamPool(ThreadPoolExecutor):
+    """Threads of streams; a call of gRPC's takes one once its request is there."""
+
+    def __init__(self, threads: int, name: str, intake: RequestIntake) -> None:
+        super().__init__(threads, thread_name_prefix=name)
+        self._intake: Final = intake
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Runs a call on a thread."""
+        return self._intake.submit(self._begin, fn, args, is_stream=True)
+
+    def _begin(self, ended: Ended, fn: Any, args: tuple[Any, ...]) -> None:
+        super().submit(fn, *args).add_done_callback(lambda _: ended.end())
+
+
+class StreamSlots:
+    """Counts of open streams. Thread-safe.
+
+    Args:
+        most: streams at a time; one in eight is for links only.
+        per_connection: streams of one connection, other than links.
+        per_principal: streams of one principal, links included.
+    """
+
+    def __init__(self, most: int, per_connection: int, per_principal: int) -> None:
+        self._others: Final = most - most // _RESERVED
+        self._most: Final = most
+        self._per_connection: Final = per_connection
+        self._per_principal: Final = per_principal
+        self._lock: Final = threading.Lock()
+        self._links = 0
+        self._open: Final[Counter[str]] = Counter()
+        """By connection and by principal; ``""`` counts all but links."""
+        self.refused = 0
+        """Streams over a bound."""
+
+    @contextmanager
+    def hold(self, method: str, peer: str, principal: str) -> Iterator[None]:
+        """Counts a stream while it is open. An empty principal is not counted as one: without
+        identities callers are known by their connection only.
+
+        Raises:
+            LimitExceeded: there are too many already.
+        """
+        is_link = method == _LINK
+        bounds: dict[str, tuple[int, str]] = {}
+        if not is_link:
+            bounds[""] = self._others, "streams"
+            bounds[f"connection {peer}"] = self._per_connection, "connection_streams"
+        if principal:
+            bounds[principal] = self._per_principal, "principal_streams"
+        with self._lock:
+            for key, (most, setting) in bounds.items():
+                if self._open[key] >= most:
+                    self._refuse(key, most, setting)
+            # A stream of any kind more than that would wait for a thread, without an answer.
+            if self._links + self._open[""] >= self._most:
+                self._refuse("", self._most, "streams")
+            self._open.update(bounds.keys())
+            self._links += is_link
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._links -= is_link
+                for key in bounds:
+                    self._open[key] -= 1
+                    if not self._open[key]:
+                        del self._open[key]
+
+    def _refuse(self, key: str, most: int, setting: str) -> NoReturn:
+        self.refused += 1
+        whose = f"{key} has" if key else "this server has"
+        raise LimitExceeded(
+            f"{whose} {most} open streams, as many as limits.{setting} allows; end one first",
+            limit=most,
+        )

@@ -1,0 +1,234 @@
+"""ScanService: all topics of one cluster in resumable pages, for the index.
+
+Parts of a scan are by a hash of the topic's name, so that they are disjoint and whole whatever
+changes meanwhile. A scan reads one snapshot as long as this server holds it: the last few scans,
+each for the caller that began it and for some minutes. On another server, or later, it goes on in
+the newest one: the authority of each page says which. A topic is in it that the caller may describe
+now, and might in the snapshot that is read.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kdir.v1 import scan_pb2
+
+from directory.api.caller_view import Sight
+from directory.api.cluster_router import Hosting
+from directory.api.page_tokens import PageToken, page_size
+from directory.api.resolve_answers import Answers
+from directory.api.rpc.call_context import Call
+from directory.api.rpc.handlers import Handler, Service
+from directory.namespace.snapshot import Snapshot
+from directory.server.cluster import Cluster
+from directory.wire.entry_codec import record_to_proto
+from resolver.errors import InvalidArgument, InvalidPageToken
+from resolver.path import Path
+
+__all__ = ["ScanService"]
+
+_PAGE: Final = 5_000
+_MAX_SHARDS: Final = 1_024
+_HELD: Final = 8
+_HELD_SECONDS: Final = 600.0
+"""Since its last page; a scan that nobody goes on with keeps a tree in memory."""
+_LOOK: Final = 512
+"""So many topics are passed between two looks whether the caller still waits."""
+
+_Place = tuple[str, ...]
+_Key = tuple[str, str, str, str, int]
+"""Principal, host, path, incarnation and revision: a page token is not signed, so what it names is
+held for one caller.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """What a scan reads: a snapshot, and its directories below the start in path order."""
+
+    snapshot: Snapshot
+    places: tuple[tuple[_Place, int], ...]
+    sight: Sight
+    """What the caller saw in it."""
+    used_at: float
+
+
+class ScanService(Service):
+    """Read by the index and by nothing that wants one answer."""
+
+    descriptor = scan_pb2.DESCRIPTOR.services_by_name["ScanService"]
+    long = frozenset({"ScanTopics"})
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+        self._lock = threading.Lock()
+        self._held: OrderedDict[_Key, _Scan] = OrderedDict()
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {"ScanTopics": self.scan_topics}
+
+    def scan_topics(
+        self, request: scan_pb2.ScanTopicsRequest, call: Call
+    ) -> scan_pb2.ScanTopicsResponse:
+        """A page of topics."""
+        cluster, newest, path = self._where(request, call)
+        shards = request.shard_count or 1
+        if request.shard >= shards or shards > _MAX_SHARDS:
+            raise InvalidArgument(
+                f"shard: found {request.shard} of {shards}; 0 to shard_count - 1, of "
+                f"{_MAX_SHARDS} at most, would be right"
+            )
+        query = f"{path} {request.shard}/{shards}"
+        token = PageToken.parse(request.page_token, "scan", query) if request.page_token else None
+        sight = self._hosting.sight(cluster, newest, call)
+        scan = None
+        if sight.may_pass(path):
+            scan = self._held_scan(path, token, sight, call) if token is not None else None
+            scan = scan or self._begun(cluster, path, newest, sight, call)
+        if scan is None:
+            raise sight.absent(path)
+        snapshot = scan.snapshot
+        response = scan_pb2.ScanTopicsResponse(authority=cluster.authority(snapshot))
+        last = _fill(response, request, cluster, scan, token, call, sight)
+        if last:
+            response.next_page_token = str(
+                PageToken("scan", query, snapshot.incarnation, snapshot.revision, last)
+            )
+        return response
+
+    def _where(
+        self, request: scan_pb2.ScanTopicsRequest, call: Call
+    ) -> tuple[Cluster, Snapshot, Path]:
+        """The cluster and its newest tree, and the path that is meant; empty = the mount."""
+        if not request.path:
+            cluster = self._hosting.clusters[0]
+            cluster.check_mounted()
+            snapshot = self._hosting.read(cluster, "", call)
+            return cluster, snapshot, cluster.mount_at(snapshot)
+        path = Path.parse(request.path)
+        return *self._hosting.read_owned(path, "", call), path
+
+    def _held_scan(self, path: Path, token: PageToken, sight: Sight, call: Call) -> _Scan | None:
+        """What the caller's scan reads that a token is of; None where it is not held any more."""
+        key = (call.principal, sight.caller.host, str(path), token.incarnation, token.revision)
+        now = time.monotonic()
+        with self._lock:
+            while self._held and now - next(iter(self._held.values())).used_at >= _HELD_SECONDS:
+                self._held.popitem(last=False)
+            scan = self._held.get(key)
+            if scan is not None:
+                self._held[key] = replace(scan, used_at=now)
+                self._held.move_to_end(key)
+        return scan
+
+    def _begun(
+        self, cluster: Cluster, path: Path, snapshot: Snapshot, sight: Sight, call: Call
+    ) -> _Scan | None:
+        """A scan of the newest tree, held from now on; None where there is no directory."""
+        start = path.below(cluster.mount_at(snapshot))
+        directory_id = snapshot.find_directory(start)
+        if directory_id is None:
+            return None
+        key = (
+            call.principal,
+            sight.caller.host,
+            str(path),
+            snapshot.incarnation,
+            snapshot.revision,
+        )
+        with self._lock:
+            scan = self._held.get(key)
+        if scan is None:
+            places = tuple(_directories(snapshot, start, directory_id, call))
+            scan = _Scan(snapshot, places, sight, time.monotonic())
+        with self._lock:
+            self._held[key] = replace(scan, used_at=time.monotonic())
+            self._held.move_to_end(key)
+            while len(self._held) > _HELD:
+                self._held.popitem(last=False)
+        return scan
+
+
+def _directories(
+    snapshot: Snapshot, start: _Place, directory_id: int, call: Call
+) -> list[tuple[_Place, int]]:
+    """The directory and all below it, with their places relative to the mount, in path order."""
+    found: list[tuple[_Place, int]] = []
+    left = [(start, directory_id)]
+    while left:
+        place, one = left.pop()
+        node = snapshot.node(one)
+        if node is None:
+            continue
+        found.append((place, one))
+        for name, entry in node.containers.items():
+            if entry.kind.name == "DIRECTORY":
+                left.append(((*place, name), entry.entry_id))
+        if len(found) % _LOOK == 0:
+            call.check()
+    found.sort()
+    return found
+
+
+def _fill(
+    response: scan_pb2.ScanTopicsResponse,
+    request: scan_pb2.ScanTopicsRequest,
+    cluster: Cluster,
+    scan: _Scan,
+    token: PageToken | None,
+    call: Call,
+    sight: Sight,
+) -> str:
+    """Adds the topics after the token's; returns where the page ended, or nothing at the end."""
+    size = page_size(request.page_size, _PAGE)
+    shard, shards = request.shard, request.shard_count or 1
+    answers = Answers(cluster, scan.snapshot)
+    mount = cluster.mount_at(scan.snapshot).segments
+    place, after = _place(token)
+    begin = bisect.bisect_left(scan.places, (place,)) if token is not None else 0
+    entries, owners = response.entries, response.owners
+    most_bytes = cluster.config.limits.answer_bytes
+    used = passed = 0
+    last = ""
+    for directory, directory_id in scan.places[begin:]:
+        node = scan.snapshot.node(directory_id)
+        if node is None:
+            continue
+        sights = [one for one in (sight, scan.sight) if not one.sees_all_in(directory)]
+        inherited = answers.inherited(directory_id)
+        owner = inherited.owner if inherited is not None else ""
+        base = "".join(f"/{segment}" for segment in (*mount, *directory))
+        start = after if directory == place and after else None
+        topics = node.topics.items(start, inclusive=False)
+        for name, record in topics:
+            passed += 1
+            if passed % _LOOK == 0:
+                call.check()
+            if not all(one.sees((*directory, name), is_topic=True) for one in sights):
+                continue
+            if shards > 1 and zlib.crc32(name.encode()) % shards != shard:
+                continue
+            if len(entries) >= size or used >= most_bytes:
+                return last
+            entry = entries.add()
+            record_to_proto(record, f"{base}/{name}", entry)
+            owners.append((entry.policies.owner if entry.HasField("policies") else "") or owner)
+            used += len(record) + len(base) + 32 + len(owners[-1])
+            last = "/".join((*directory, name))
+    return ""
+
+
+def _place(token: PageToken | None) -> tuple[_Place, str]:
+    if token is None:
+        return (), ""
+    *directory, name = token.last.split("/")
+    if not name:
+        raise InvalidPageToken("page_token: not one of a scan")
+    return tuple(directory), name

@@ -1,0 +1,180 @@
+"""WatchService: the committed changes of a cluster, filtered by path, in order (PIP-39)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+from kdir.v1 import watch_pb2
+
+from directory.api.caller_view import Sight
+from directory.api.cluster_router import Hosting
+from directory.api.page_tokens import PageToken, page_size
+from directory.api.present import may_come
+from directory.api.rpc.call_context import Call
+from directory.api.rpc.handlers import Handler, Service
+from directory.namespace.snapshot import Snapshot
+from directory.server.cluster import Cluster
+from resolver.errors import Resync, TokenExpired, Unmounted, Unreachable
+from resolver.path import Path
+from resolver.revision_token import Token
+
+__all__ = ["WatchService"]
+
+
+class WatchService(Service):
+    """Streams changes; a slow watcher is told to resync and never slows others."""
+
+    descriptor = watch_pb2.DESCRIPTOR.services_by_name["WatchService"]
+    long = frozenset({"ListChanges"})
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {"Watch": self.watch, "ListChanges": self.list_changes}
+
+    def watch(
+        self, request: watch_pb2.WatchRequest, call: Call
+    ) -> Iterator[watch_pb2.WatchResponse]:
+        """Changes at or below a path, one response a revision, checkpoints when idle.
+
+        Ends with RESYNC when the changes after the token are no longer held, or who might see them
+        is not known any more, or the watcher lags.
+        """
+        path = Path.parse(request.path)
+        cluster, snapshot = self._hosting.read_owned(
+            path, request.after_token, call_with_wait(call), or_above=True, streams=True
+        )
+        position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
+        after = position.revision if position is not None else snapshot.revision
+        idle_seconds = float(request.checkpoint_seconds or 10)
+        if not self._may_hear(cluster, snapshot, path, call).knows_since(after):
+            raise Resync(
+                f"who might see what at revision {after} is not known here any more: list again, "
+                f"then watch"
+            )
+        subscription = cluster.history.follow(after)
+        call.on_end(subscription.close)
+        try:
+            yield watch_pb2.WatchResponse(
+                token=self._token(cluster.cluster_id, snapshot.incarnation, after),
+                authority=cluster.authority(snapshot),
+            )
+            incarnation = snapshot.incarnation
+            spoken = time.monotonic()
+            reached = after
+            while call.is_active():
+                # What every subscriber had before an empty answer is behind us: a checkpoint may
+                # say so, and a watcher that resumes there need not resync for changes of nothing.
+                told = cluster.replica.wait_for(0, _FIRST_SECONDS).revision
+                batch = subscription.next(min(idle_seconds, _LOOK_SECONDS))
+                if not batch:
+                    reached = max(reached, told)
+                # Not the snapshot that it began with: a right that is gone ends the stream (N5).
+                sight = self._may_hear(cluster, cluster.replica.snapshot, path, call)
+                for revision, events in batch:
+                    reached = revision
+                    passed = list(_heard(events, path, sight))
+                    if passed:
+                        spoken = time.monotonic()
+                        token = self._token(cluster.cluster_id, incarnation, revision)
+                        yield watch_pb2.WatchResponse(events=passed, token=token)
+                if cluster.draining:
+                    raise Unreachable("this server ends; go on at another one, from the last token")
+                if cluster.federation.view().position.unmounted:
+                    raise Unmounted(f"cluster {cluster.config.cluster} was unmounted")
+                if cluster.replica.snapshot.incarnation != incarnation:
+                    raise Resync("the store began a new life: list again, then watch")
+                if time.monotonic() - spoken >= idle_seconds:
+                    spoken = time.monotonic()
+                    token = self._token(cluster.cluster_id, incarnation, reached)
+                    yield watch_pb2.WatchResponse(token=token)
+        finally:
+            subscription.close()
+
+    def _may_hear(self, cluster: Cluster, snapshot: Snapshot, path: Path, call: Call) -> Sight:
+        """What the caller may hear.
+
+        Raises:
+            Absent: nothing at or below the path is, or is any more, the caller's to see. Where it
+                might hear of a new entry it hears nothing of one that is hidden.
+        """
+        sight = self._hosting.sight(cluster, snapshot, call, past=True)
+        if not (sight.may_pass(path) or may_come(sight, path)):
+            raise sight.absent(path)
+        return sight
+
+    @staticmethod
+    def _token(cluster_id: str, incarnation: str, revision: int) -> str:
+        return str(Token.of(cluster_id, incarnation, revision))
+
+    def list_changes(
+        self, request: watch_pb2.ListChangesRequest, call: Call
+    ) -> watch_pb2.ListChangesResponse:
+        """Past changes, newest first."""
+        path = Path.parse(request.path)
+        cluster, snapshot = self._hosting.read_owned(path, "", call, or_above=True)
+        sight = self._may_hear(cluster, snapshot, path, call)
+        size = page_size(request.page_size)
+        before = snapshot.revision + 1
+        if request.page_token:
+            token = PageToken.parse(request.page_token, "changes", str(path))
+            if token.incarnation != snapshot.incarnation:
+                raise TokenExpired("page_token: given by an earlier life of the store")
+            before = token.revision
+        response = watch_pb2.ListChangesResponse(authority=cluster.authority(snapshot))
+        events: list[watch_pb2.ChangeEvent] = []
+        left = cluster.config.limits.answer_bytes
+        while len(events) < size and left > 0:
+            call.check()
+            older = cluster.history.page_back(before, size)
+            if not older:
+                before = 0
+                break
+            for revision, group in older:
+                if len(events) >= size or left <= 0:
+                    break
+                before = revision
+                for event in _heard(reversed(group), path, sight):
+                    left -= event.ByteSize()
+                    events.append(event)
+        response.events.extend(events)
+        if before > 0 and (len(events) >= size or left <= 0):
+            response.next_page_token = str(
+                PageToken("changes", str(path), snapshot.incarnation, before, "")
+            )
+        return response
+
+
+_LOOK_SECONDS = 5.0
+_FIRST_SECONDS = 5.0
+
+
+def call_with_wait(call: Call) -> Call:
+    """A stream has no deadline; waiting for its first position has."""
+    return Call(time.monotonic() + _FIRST_SECONDS, is_active=call.is_active)
+
+
+def _heard(
+    events: Iterable[watch_pb2.ChangeEvent], path: Path, sight: Sight
+) -> Iterator[watch_pb2.ChangeEvent]:
+    for event in events:
+        if _concerns(event, path) and (seen := sight.event(event)) is not None:
+            yield seen
+
+
+def _concerns(event: watch_pb2.ChangeEvent, path: Path) -> bool:
+    """Whether the change is at or below the path, before or after it, or of a directory above that
+    was moved or removed with everything in it.
+    """
+    for text in (event.path, event.path_before):
+        if not text:
+            continue
+        changed = Path.parse(text)
+        if path.is_prefix_of(changed):
+            return True
+        moved = bool(event.path_before) or not event.HasField("after")
+        if moved and changed.is_prefix_of(path):
+            return True
+    return False

@@ -1,0 +1,522 @@
+"""The parent's side of the links: admits children, hands down the table, hears them out.
+
+What a child reports of itself and of the mounts below it costs its own link some time, and a commit
+a second: too many or wrong rows are left out, and what cannot be kept is tried again later.
+
+Refuses a child that no mount names, or that disagrees about where it hangs: both values are in the
+message, and the child is kept among the *waiting* for ``kdir mounts`` to show.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import inf
+from typing import TypeVar
+
+import grpc
+from kdir.v1 import federation_pb2
+
+from directory.access.compiled_grants import NO_RULES
+from directory.access.grant_tree import Place
+from directory.federation import child_facts, facts
+from directory.federation.candidates import Candidates, meant
+from directory.federation.federation_state import Federation, Member, View, unix_ms
+from directory.federation.inherited import refuse_oversized
+from directory.federation.table_exchange import ReceivedTable
+from directory.namespace.entry import NO_POLICIES, Mount
+from directory.namespace.keys import ENTRY
+from directory.namespace.mounted import mounted_at
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import KeyIs, NothingNewer, Put, Remove, StoreAway, Write
+from directory.store.replica import Replica
+from directory.store.writer import Writer
+from resolver.errors import (
+    InvalidArgument,
+    KdirError,
+    LimitExceeded,
+    LostRace,
+    MountDisagrees,
+    MountLoop,
+    UnknownChild,
+)
+from resolver.path import Path
+
+__all__ = ["Children"]
+
+_log = logging.getLogger(__name__)
+
+_SILENT_BEATS = 3
+"""So many heartbeats in a row must fail to come before the other side counts as away."""
+_KEEP_SECONDS = 1.0
+"""So often what one child reports is kept."""
+_READER_SHARE = 0.1
+"""The part of the time in which one child's mounts below are read: no child takes a processor."""
+
+
+@dataclass(slots=True)
+class _Session:
+    hello: federation_pb2.Hello
+    heard_at: float
+    below: ReceivedTable
+    topic_count: int = 0
+    news: threading.Event = field(default_factory=threading.Event)
+    ended: bool = False
+    link: Put | None = None
+    """What the store was told of it."""
+    keeping: threading.Lock = field(default_factory=threading.Lock)
+    is_kept: bool = True
+    """Whether the store has all that the child reported."""
+    tried_at: float = -inf
+    """When that was tried last."""
+
+
+class Children:
+    """The children of one cluster, as this server hears them."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        replica: Replica,
+        writer: Writer,
+        member: Member,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._federation = federation
+        self._replica = replica
+        self._writer = writer
+        self._cluster_id = member.cluster_id
+        self._cluster = member.cluster
+        self._endpoints = member.endpoints
+        self._server_id = member.server_id
+        self._heartbeat_seconds = member.heartbeat_seconds
+        self._kafka_claim = member.kafka_claim
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sessions: dict[str, _Session] = {}
+        self._candidates = Candidates(clock)
+        self._stopping = False
+        federation.subscribe(self._news)
+
+    def stop(self) -> None:
+        """Ends all links."""
+        self._stopping = True
+        self._news()
+
+    def _news(self) -> None:
+        with self._lock:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            session.news.set()
+
+    # -- one link --------------------------------------------------------------------------------
+
+    def serve(
+        self,
+        hello: federation_pb2.Hello,
+        requests: Iterator[federation_pb2.LinkRequest],
+        cancel: Callable[[], object],
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        """Holds one child's link, after its hello, until either side ends it.
+
+        Raises:
+            UnknownChild, MountDisagrees, MountLoop, NotReady
+        """
+        try:
+            welcome = self._admit(hello)
+        except KdirError as error:
+            self._candidates.remember(hello, error)
+            raise
+        session = self._session(hello)
+        try:
+            self._begin(session)
+            reader = threading.Thread(
+                target=self._hear,
+                args=(session, requests),
+                name=f"link-{hello.cluster}",
+                daemon=True,
+            )
+            reader.start()
+            yield from self._tell(session, welcome)
+        except LimitExceeded as error:
+            self._candidates.remember(session.hello, error)
+            raise
+        finally:
+            self._end(session)
+            cancel()
+
+    def _admit(self, hello: federation_pb2.Hello) -> federation_pb2.Welcome:
+        view = self._federation.view()
+        self._refuse_loop(hello.cluster_id)
+        found = view.mounts.get(hello.cluster_id)
+        if found is None:
+            raise UnknownChild(
+                f"no mount of cluster {self._cluster} ({self._cluster_id}) names cluster "
+                f"{hello.cluster} ({hello.cluster_id}); to mount it: "
+                f"kdir mount {hello.mount} --child {hello.cluster_id}",
+                child=hello.cluster_id,
+                child_mount=hello.mount,
+                parent_cluster_id=self._cluster_id,
+            )
+        path, mount = found
+        # It may have moved since it was mounted, and its child was not linked then.
+        agreed = (str(path), mounted_at(view.snapshot, mount))
+        if hello.epoch == 0 and hello.mount not in agreed:
+            raise MountDisagrees(
+                f"parent {self._cluster} mounts {hello.cluster_id} at {path}, "
+                f"the child {hello.cluster} says {hello.mount}",
+                parent_mount=path,
+                child_mount=hello.mount,
+            )
+        return self._welcome(view, path, mount)
+
+    def _welcome(self, view: View, path: Path, mount: Mount) -> federation_pb2.Welcome:
+        parent = view.position.parent
+        ancestors = parent.ancestor_cluster_ids if parent else ()
+        return federation_pb2.Welcome(
+            mount=str(path),
+            epoch=mount.epoch,
+            parent_cluster_id=self._cluster_id,
+            parent_cluster=self._cluster,
+            parent_mount=str(view.position.mount),
+            ancestor_cluster_ids=[*ancestors, self._cluster_id],
+            parent_endpoints=self._endpoints(),
+            incarnation=view.snapshot.incarnation,
+            revision=view.snapshot.revision,
+            kafka_above=self._kafka_above(parent),
+            reads_table_changes=True,
+        )
+
+    def _kafka_above(
+        self, parent: federation_pb2.Welcome | None
+    ) -> list[federation_pb2.KafkaClaim]:
+        own = self._kafka_claim()
+        return [*(parent.kafka_above if parent else ()), *((own,) if own is not None else ())]
+
+    def _ancestors(self) -> list[str]:
+        parent = self._federation.view().position.parent
+        return list(parent.ancestor_cluster_ids) if parent else []
+
+    def _begin(self, session: _Session) -> None:
+        hello = session.hello
+        with self._lock:
+            before = self._sessions.get(hello.cluster_id)
+            self._sessions[hello.cluster_id] = session
+        self._candidates.forget(hello.cluster_id)
+        if before is not None:
+            before.ended = True
+            before.news.set()
+        self._federation.heard(hello.cluster_id, hello.topic_count, linked=True)
+        link = child_facts.link_write(hello.cluster_id, self._server_id, hello.topic_count)
+        self._keep((link, *child_facts.child_writes(self._replica.snapshot, hello, unix_ms())))
+        session.link = link
+        self._federation.table_changed()
+
+    def _end(self, session: _Session) -> None:
+        session.ended = True
+        with self._lock:
+            current = self._sessions.get(session.hello.cluster_id)
+            if current is not session:
+                return
+            del self._sessions[session.hello.cluster_id]
+        self._federation.heard(session.hello.cluster_id, session.topic_count, linked=False)
+        self._forget_link(session)
+        self._federation.table_changed()
+
+    def _forget_link(self, session: _Session) -> None:
+        link = session.link
+        if link is not None:
+            try:
+                self._writer.put_facts((Remove(link.key),), (KeyIs(link.key, link.value),))
+            except (KdirError, StoreAway) as error:
+                # Another server has the link by now; or the store is away, and this one will be
+                # heard of again, or be gone.
+                _log.debug("the link of child %s is not forgotten: %s", link.key, error)
+
+    def _tell(
+        self, session: _Session, welcome: federation_pb2.Welcome
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        """What goes down: welcome, what is inherited, and the table, each again when it changed.
+        The mount and what is inherited there are of one revision, and after each welcome both come.
+        The table is never of a tree in which more changed than the link was told.
+        """
+        yield federation_pb2.LinkResponse(welcome=welcome)
+        sent_at = self._clock()
+        table_version = 0
+        told_inherited: federation_pb2.Inherited | None = None
+        looked = 0
+        while not session.ended and not self._stopping:
+            session.news.clear()
+            view = self._federation.view()
+            found = view.mounts.get(session.hello.cluster_id)
+            if found is None:
+                message = f"{self._cluster} no longer mounts {session.hello.cluster_id}"
+                yield federation_pb2.LinkResponse(
+                    unmounted=federation_pb2.Unmounted(message=message)
+                )
+                return
+            responses: list[federation_pb2.LinkResponse] = []
+            fresh = self._welcome(view, *found)
+            if _lasting(fresh) != _lasting(welcome):
+                welcome = fresh
+                responses.append(federation_pb2.LinkResponse(remounted=fresh))
+            if view.handed_sequence != looked and self._knows_what_is_above(view.snapshot):
+                looked = view.handed_sequence
+                inherited = self._inherited(view, *found)
+                lasting = _lasting(inherited)
+                if lasting != told_inherited:
+                    refuse_oversized(inherited)
+                    told_inherited = lasting
+                    responses.append(federation_pb2.LinkResponse(inherited=inherited))
+            version, tables = self._federation.sent_down.messages_since(
+                table_version, reads_changes=session.hello.reads_table_changes
+            )
+            if self._federation.view().handed_sequence == view.handed_sequence:
+                table_version = version
+                responses.extend(federation_pb2.LinkResponse(mount_table=one) for one in tables)
+            else:
+                session.news.set()  # the table may be newer than what is inherited: after that
+            if not responses and self._clock() - sent_at >= self._heartbeat_seconds:
+                beat = federation_pb2.Heartbeat(revision=self._replica.snapshot.revision)
+                responses.append(federation_pb2.LinkResponse(heartbeat=beat))
+            for response in responses:
+                yield response
+                sent_at = self._clock()
+            self._keep_reported(session)
+            rest = sent_at + self._heartbeat_seconds - self._clock()
+            session.news.wait(max(0.0, rest))
+            silent = self._clock() - session.heard_at
+            if silent > _SILENT_BEATS * self._heartbeat_seconds:
+                return
+
+    def _knows_what_is_above(self, snapshot: Snapshot) -> bool:
+        """Whether what is handed down is all of it: not loaded is not nothing (A3)."""
+        above = self._federation.parent_endpoints
+        return facts.is_known(snapshot) if above else not facts.is_spoiled(snapshot)
+
+    def _inherited(self, view: View, mount_path: Path, mount: Mount) -> federation_pb2.Inherited:
+        snapshot = view.snapshot
+        message = federation_pb2.Inherited(
+            mount=str(mount_path),
+            epoch=mount.epoch,
+            revision=snapshot.revision,
+            incarnation=snapshot.incarnation,
+            basis=facts.since_of(snapshot),
+        )
+        message.levels.extend(facts.inherited_levels(snapshot))
+        message.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
+        relative = mount_path.below(view.position.mount)
+        for length in range(len(relative)):
+            directory_id = snapshot.find_directory(relative[:length])
+            node = snapshot.node(directory_id) if directory_id is not None else None
+            if node is None:
+                continue
+            branch = snapshot.grants.branch(Place(relative[:length]))
+            rules = NO_RULES if branch is None else branch.rules
+            if node.directory.policies == NO_POLICIES and not (rules or node.directory.closed):
+                continue
+            path = view.position.mount.join(relative[:length])
+            message.levels.append(facts.level_of(path, node.directory, rules))
+        branch = snapshot.grants.branch(Place(relative))
+        if branch is not None and branch.rules:
+            message.levels.append(facts.grants_level(mount_path, branch.rules))
+        return message
+
+    def _hear(self, session: _Session, requests: Iterator[federation_pb2.LinkRequest]) -> None:
+        """What comes up, until the child hangs up or says something that cannot be kept."""
+        try:
+            for request in requests:
+                session.heard_at = self._clock()
+                if request.HasField("mounts_below"):
+                    self._receive_below(session, request.mounts_below)
+                elif request.HasField("heartbeat"):
+                    self._heartbeat(session, request.heartbeat)
+                elif request.HasField("hello"):
+                    self._hello_again(session, request.hello)
+        except (grpc.RpcError, KdirError, StoreAway) as error:
+            # The stream broke, or what it said cannot be kept: the child will link anew.
+            _log.info("the link of child %s ends: %r", session.hello.cluster, error)
+        finally:
+            session.ended = True
+            session.news.set()
+
+    def _session(self, hello: federation_pb2.Hello) -> _Session:
+        def is_below(path: Path) -> bool:
+            # A child speaks for what is below it and for nothing else: its word on another's mount
+            # would be handed down to everybody as ours (R5).
+            found = self._federation.view().mounts.get(hello.cluster_id)
+            return found is not None and found[0].is_prefix_of(path) and path != found[0]
+
+        bounds = self._federation.bounds
+        below = ReceivedTable(
+            is_below,
+            most_rows=bounds.child_mounts,
+            most_bytes=bounds.child_mount_bytes,
+            most_endpoints=bounds.mount_endpoints,
+        )
+        return _Session(hello, self._clock(), below, hello.topic_count)
+
+    def _receive_below(self, session: _Session, table: federation_pb2.MountTable) -> None:
+        """Takes the mounts below a child, as far as they may be there."""
+        began = time.monotonic()
+        left_out = session.below.left_out
+        if session.below.receive(table, unix_ms()):
+            self._federation.hear_below(session.hello.cluster_id, session.below.rows)
+            self._federation.table_changed()
+            session.is_kept = False
+            self._keep_reported(session)
+        if session.below.left_out and session.below.left_out != left_out:
+            _log.warning(
+                "child %s told of %d mounts that are not kept: %s",
+                session.hello.cluster,
+                session.below.left_out,
+                session.below.why_left_out,
+            )
+        taken = time.monotonic() - began
+        # Not for longer than a heartbeat: what it sent meanwhile waits, and it is not silent.
+        time.sleep(min(self._heartbeat_seconds, taken * (1 / _READER_SHARE - 1)))
+        session.heard_at = self._clock()
+
+    def _keep_reported(self, session: _Session) -> None:
+        """Keeps what a child reported of itself and of the mounts below it, once a second at most.
+
+        What cannot be kept now stays in memory, and is tried again: it costs no link.
+        """
+        with session.keeping:
+            now = self._clock()
+            if session.is_kept or now - session.tried_at < _KEEP_SECONDS:
+                return
+            session.is_kept, session.tried_at = True, now
+            try:
+                self._keep(self._reported_writes(session))
+            except (KdirError, StoreAway) as error:
+                session.is_kept = False
+                _log.info("not kept what child %s reported: %s", session.hello.cluster, error)
+
+    def _reported_writes(self, session: _Session) -> tuple[Write, ...]:
+        snapshot, hello, now = self._replica.snapshot, session.hello, unix_ms()
+        writes = child_facts.child_writes(snapshot, hello, now)
+        if session.below.has_come:
+            rows = session.below.rows
+            writes += child_facts.below_writes(snapshot, hello.cluster_id, rows, now)
+        return writes
+
+    def _keep(self, writes: tuple[Write, ...]) -> None:
+        if writes:  # a transaction of nothing would be a revision of nothing
+            self._writer.put_facts(writes)
+
+    def _heartbeat(self, session: _Session, beat: federation_pb2.Heartbeat) -> None:
+        changed = beat.topic_count != session.topic_count
+        session.topic_count = beat.topic_count
+        self._federation.heard(session.hello.cluster_id, beat.topic_count, linked=True)
+        if beat.endpoints and list(beat.endpoints) != list(session.hello.endpoints):
+            hello = federation_pb2.Hello()
+            hello.CopyFrom(session.hello)
+            hello.endpoints[:] = beat.endpoints
+            session.hello, session.is_kept = hello, False
+            self._keep_reported(session)
+        elif changed:
+            self._federation.table_changed()
+
+    def _hello_again(self, session: _Session, hello: federation_pb2.Hello) -> None:
+        """A child whose level was raised says anew who it is."""
+        if hello.cluster_id != session.hello.cluster_id:
+            raise InvalidArgument(
+                f"link: found a hello of {hello.cluster_id} on the link of "
+                f"{session.hello.cluster_id}"
+            )
+        session.hello, session.is_kept = hello, False
+        self._keep_reported(session)
+
+    def forget(self) -> None:
+        """Drops what is kept of clusters that are mounted here no more.
+
+        Raises:
+            StoreUnavailable
+        """
+        snapshot = self._replica.snapshot
+        mounted = {mount.cluster_id for _, mount in snapshot.mounts()}
+        self._federation.forget_all_but(mounted)
+        writes = child_facts.forget_writes(snapshot, mounted)
+        if not writes:
+            return
+        try:
+            # Not where something was mounted meanwhile: what its child told is not to be lost.
+            self._writer.put_facts(writes, (NothingNewer(ENTRY, snapshot.revision),))
+        except LostRace:
+            return  # the next turn looks again
+
+    # -- mounting --------------------------------------------------------------------------------
+
+    def linked_count(self) -> int:
+        """How many children are linked to this very server."""
+        with self._lock:
+            return len(self._sessions)
+
+    def waiting(self) -> list[federation_pb2.WaitingChild]:
+        """The clusters that asked to be linked in the last minute, and may not."""
+        return self._candidates.recent()
+
+    def identify(self, child: str) -> tuple[str, str, tuple[str, ...]]:
+        """The child that an operator means, by cluster id or by the name of a waiting one, as
+        (cluster id, name, endpoints).
+
+        Raises:
+            InvalidArgument: a name that none, or more than one, of the waiting has.
+        """
+        with self._lock:
+            linked = [one.hello for one in self._sessions.values()]
+        return meant(child, [*self._candidates.hellos(), *linked])
+
+    def check_mount(self, path: Path, cluster_id: str) -> None:
+        """What must hold before a child is mounted: no loop, and the child does not disagree.
+
+        Raises:
+            MountLoop: it is this cluster, one above it, or mounted elsewhere.
+            MountDisagrees: a child that waits believes to be mounted elsewhere.
+        """
+        self._refuse_loop(cluster_id)
+        view = self._federation.view()
+        for mount, row in view.rows().items():
+            # Those of this cluster are planning's to refuse, once it has looked whether this very
+            # request was answered before.
+            if row.row.cluster_id == cluster_id and mount not in view.own:
+                raise MountLoop(
+                    f"cluster {cluster_id} is mounted at {mount} already; "
+                    f"it cannot be at {path} too",
+                    mounted_at=mount,
+                )
+        hello = self._candidates.hello(cluster_id)
+        if hello is not None and hello.epoch == 0 and hello.mount != str(path):
+            raise MountDisagrees(
+                f"the mount would be {path}, the child {hello.cluster} ({cluster_id}) says "
+                f"{hello.mount}",
+                parent_mount=path,
+                child_mount=hello.mount,
+            )
+
+    def _refuse_loop(self, cluster_id: str) -> None:
+        if cluster_id == self._cluster_id or cluster_id in self._ancestors():
+            raise MountLoop(
+                f"cluster {cluster_id} is {self._cluster} itself or above it; "
+                f"it cannot be mounted below",
+                ancestors=" ".join([*self._ancestors(), self._cluster_id]),
+            )
+
+
+_Said = TypeVar("_Said", federation_pb2.Welcome, federation_pb2.Inherited)
+
+
+def _lasting(message: _Said) -> _Said:
+    """Without what moves with every change of this cluster and of those above: that alone is no
+    news for a child.
+    """
+    copy = type(message)()
+    copy.CopyFrom(message)
+    copy.revision = 0
+    if isinstance(copy, federation_pb2.Inherited):
+        copy.ClearField("ancestors")
+    return copy

@@ -1,0 +1,621 @@
+"""Federation of one cluster: where it hangs, the mounts it knows, and what it tells of them.
+
+Keeps a view of the replica's newest facts and hands it to calls; refuses to decide about paths
+(``referral.py``) or to hold streams (``parent_link.py``, ``child_links.py``).
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kdir.v1 import federation_pb2
+
+from directory.federation import child_facts, facts
+from directory.federation.facts import Position, TableRow
+from directory.federation.link_records import BELOW
+from directory.federation.mount_table import MountTable
+from directory.federation.referral import Direction, NoWay, Refer, outside, towards
+from directory.federation.table_bounds import DEFAULT_TABLE_BOUNDS, TableBounds, fit_rows
+from directory.federation.table_exchange import SentTable
+from directory.namespace.entry import ROOT_ID, Kind, Mount
+from directory.namespace.keys import (
+    CHILD,
+    ENTRY,
+    FEDERATION,
+    GRANTS,
+    MEMBER,
+    MOUNT_ROW,
+    MOUNTED,
+    PARENT,
+    QUOTA,
+    READ_ONLY,
+    child_key,
+    entry_key,
+    member_key,
+    parse_entry_key,
+)
+from directory.namespace.snapshot import Snapshot
+from directory.store.replica import Applied, Replica
+from resolver.endpoints import AllowList
+from resolver.host_port import parse_endpoint, plain_endpoints
+from resolver.path import Path
+
+__all__ = ["Federation", "Member", "View", "endpoint_of_turn", "unix_ms"]
+
+_log = logging.getLogger(__name__)
+
+
+def unix_ms() -> int:
+    """Unix time, milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one snapshot says of federation. ``own`` are the mounts of this cluster, ``below`` those
+    that children told of, ``above`` what the parent handed down about the rest of the tree.
+    """
+
+    snapshot: Snapshot
+    """Of which it is made, or a newer one in which nothing of it is another."""
+    position: Position
+    own: Mapping[Path, TableRow]
+    mounts: Mapping[str, tuple[Path, Mount]]
+    """This cluster's mounts by the child's cluster id."""
+    below: Mapping[Path, TableRow]
+    reporters: Mapping[Path, str]
+    """Of what is below, the cluster id of the child that told of it."""
+    above: Mapping[Path, TableRow]
+    table: MountTable[TableRow]
+    """What is above, for looking up who owns a path."""
+    here: TableRow | None
+    """This cluster's own mount, in the parent's words; None at the root."""
+    told_parents: tuple[str, ...]
+    """Where the parent says that it may be asked, besides where the config says."""
+    above_mounts: frozenset[bytes]
+    """The keys of the entries of the mounts, and of all directories above one."""
+    sequence: int
+    """Rises with each new view."""
+    handed_sequence: int
+    """Rises where the mounts, or what is handed down to them, may be others."""
+
+    def rows(self) -> dict[Path, TableRow]:
+        """Every mount that is known, this cluster's own too; of two words the one nearer to the
+        owner.
+        """
+        here = {} if self.here is None else {self.here.mount: self.here}
+        return {**self.above, **here, **self.below, **self.own}
+
+    def deepest(self, path: Path) -> TableRow | None:
+        """The row of the table handed down whose mount is the longest prefix of ``path``."""
+        hit = self.table.deepest(path)
+        return None if hit is None else hit[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Who speaks for a cluster on its links: one of its servers."""
+
+    cluster_id: str
+    cluster: str
+    server_id: str
+    endpoints: Callable[[], tuple[str, ...]]
+    """Where the cluster's servers may be asked, ``host:port``: all that live."""
+    heartbeat_seconds: float
+    feature_level: Callable[[], int]
+    """The level that is finalised in the cluster."""
+    kafka_claim: Callable[[], federation_pb2.KafkaClaim | None] = lambda: None
+    """The Kafka that the cluster is pinned to; None where it has none, or never saw one."""
+
+
+class Federation:
+    """The federation side of one cluster."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        configured_mount: Path,
+        parent: tuple[str, ...],
+        clock_ms: Callable[[], int] = unix_ms,
+        server_id: str = "",
+        allow: Collection[str] | None = None,
+        bounds: TableBounds = DEFAULT_TABLE_BOUNDS,
+    ) -> None:
+        """``allow``: networks and domains of the servers that may be asked besides ``parent``."""
+        self._allow = AllowList.of(allow, map(parse_endpoint, parent))
+        self._server_id = server_id
+        self.bounds = bounds
+        self._replica = replica
+        self._configured_mount = configured_mount
+        self._parent = parent
+        self._clock_ms = clock_ms
+        self._lock = threading.Lock()
+        self._view: View | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._live: dict[str, LiveChild] = {}
+        self._heard_table: Mapping[Path, TableRow] = {}
+        self._heard_below: dict[str, Mapping[Path, TableRow]] = {}
+        self._parts = _Parts()
+        self._left_out = 0
+        self.sent_down = SentTable(self.rows_everywhere, facts.bare, clock_ms)
+        """The table as all children get it."""
+        self.sent_up = SentTable(self.rows_below, _without_age, clock_ms)
+        """The mounts below as the parent gets them."""
+        replica.subscribe(self._applied)
+
+    def view(self) -> View:
+        """The newest view.
+
+        Raises:
+            NotReady: the tree is not loaded.
+        """
+        view = self._view
+        if view is not None:
+            return view
+        with self._lock:
+            if self._view is None:
+                self._view = self._build(self._replica.snapshot, None, _Touched.EVERYTHING)
+            return self._view
+
+    @property
+    def mount(self) -> Path:
+        """Where this cluster hangs; while nothing is loaded, where its config says."""
+        view = self._view
+        return view.position.mount if view is not None else self._configured_mount
+
+    def position_at(self, snapshot: Snapshot) -> Position:
+        """Where this cluster hangs by one snapshot: what answers from it must not take the mount of
+        one revision and what is inherited there of another.
+        """
+        return facts.position_of(snapshot, self._configured_mount)
+
+    @property
+    def configured_parent(self) -> tuple[str, ...]:
+        """``parent`` of the config."""
+        return self._parent
+
+    @property
+    def parent_endpoints(self) -> tuple[str, ...]:
+        """Where the parent may be asked: as configured, then as it said."""
+        return (*self._parent, *self.view().told_parents) if self._parent else ()
+
+    def parent_endpoint(self, turn: int) -> str:
+        """Where to ask the parent at the ``turn``-th try, from 0: in turn where the config says,
+        and after each such round at one of those that the parent said.
+        """
+        return endpoint_of_turn(self._parent, self.view().told_parents, turn)
+
+    def told_parents(
+        self, welcome: federation_pb2.Welcome
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Where a parent says that it may be asked, besides where the config says: those that are
+        asked, and why others are not.
+        """
+        told: list[str] = []
+        refused: list[str] = []
+        for endpoint in plain_endpoints(welcome.parent_endpoints):
+            if endpoint in self._parent:
+                continue
+            why = self._allow.refusal(endpoint)
+            (refused if why else told).append(why or endpoint)
+        return tuple(told), tuple(refused)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Calls ``listener`` after each change of the view, from the replica's thread."""
+        self._listeners.append(listener)
+
+    def _applied(self, applied: Applied) -> None:
+        view = self._view
+        touched = _touched_by(applied, view)
+        with self._lock:
+            if view is not None and not touched & _Touched.VIEW:
+                handed = view.handed_sequence + (_Touched.HANDED in touched)
+                self._view = replace(view, snapshot=applied.after, handed_sequence=handed)
+            else:
+                self._view = self._build(applied.after, view, touched)
+        if touched & (_Touched.VIEW | _Touched.LINKS):
+            self.table_changed()
+        if _Touched.HANDED in touched:
+            self.changed()
+
+    def changed(self) -> None:
+        """Tells the listeners that something that they hand on is new."""
+        for listener in self._listeners:
+            listener()
+
+    def table_changed(self) -> None:
+        """Has the links look for what is new in the mount table: now, or, where they just did, each
+        at its next heartbeat.
+        """
+        if self.sent_down.mark_changed() | self.sent_up.mark_changed():
+            self.changed()
+
+    def _build(self, snapshot: Snapshot, before: View | None, touched: _Touched) -> View:
+        """Makes the view; what was not touched is taken from the one before."""
+        parts = self._parts
+        if before is None:
+            touched = _Touched.EVERYTHING
+        now = self._clock_ms()
+        position = facts.position_of(snapshot, self._configured_mount)
+        if before is None or position.mount != before.position.mount:
+            touched |= _Touched.VIEW
+        if before is None or _Touched.MOUNTS in touched:
+            placed = {
+                mount.cluster_id: (position.mount.join(relative), mount)
+                for relative, mount in snapshot.mounts()
+            }
+            above_mounts = _keys_above(snapshot, position.mount, placed.values())
+        else:
+            placed, above_mounts = dict(before.mounts), before.above_mounts
+        own = parts.own_rows(snapshot, placed.values(), now)
+        if before is None or _Touched.TABLE in touched:
+            table = parts.table_rows(snapshot, self.bounds, position.mount)
+            above: Mapping[Path, TableRow] = {
+                mount: row for mount, row in table.items() if not position.mount.is_prefix_of(mount)
+            }
+            here = table.get(position.mount)
+            # Not the root: that is where the way up leads, whatever the table says of it.
+            hints = MountTable.of((mount, row) for mount, row in above.items() if not mount.is_root)
+        else:
+            above, here, hints = before.above, before.here, before.table
+        told: tuple[str, ...] = ()
+        if position.parent is not None and facts.is_of_parent_config(snapshot, self._parent):
+            told, _ = self.told_parents(position.parent)
+        below = self._fitting(parts.rows_below(snapshot, placed), len(own) + len(above))
+        return View(
+            snapshot=snapshot,
+            position=position,
+            own=own,
+            mounts=placed,
+            below={row.mount: row for rows in below.values() for row in rows},
+            reporters={row.mount: child for child, rows in below.items() for row in rows},
+            above=above,
+            table=hints,
+            here=here,
+            told_parents=told,
+            above_mounts=above_mounts,
+            sequence=before.sequence + 1 if before else 1,
+            handed_sequence=before.handed_sequence + 1 if before else 1,
+        )
+
+    def _fitting(
+        self, below: Mapping[str, Sequence[TableRow]], others: int
+    ) -> Mapping[str, Sequence[TableRow]]:
+        """What children reported, as far as the table has room for it beside ``others``."""
+        fitting = fit_rows(below, self.bounds.table_mounts - others, self.bounds.table_bytes)
+        left_out = sum(map(len, below.values())) - sum(map(len, fitting.values()))
+        if left_out != self._left_out:
+            self._left_out = left_out
+            _log.warning(
+                "the mount table leaves out %d mounts below children (limits.table_mounts, "
+                "limits.table_bytes)",
+                left_out,
+            )
+        return fitting
+
+    def down(self, mount_path: Path, mount: Mount) -> Refer:
+        """The referral to a child mounted here."""
+        row = self.view().own.get(mount_path)
+        endpoints = tuple(row.row.endpoints) if row else mount.endpoints
+        return Refer(
+            Direction.DOWN,
+            mount_path,
+            mount.cluster_id,
+            mount.cluster,
+            mount.epoch,
+            endpoints,
+            self._clock_ms(),
+        )
+
+    def towards(self, hint: TableRow) -> Refer:
+        """The referral to a mount of the table, whichever way it lies."""
+        below = self.mount.is_prefix_of(hint.mount)
+        return towards(hint, Direction.DOWN if below else Direction.DIRECT)
+
+    def outside(self, path: Path) -> Refer | NoWay:
+        """The answer for a path that is not below our mount."""
+        view = self.view()
+        return outside(path, view.position, view.deepest, self.parent_endpoints, self._clock_ms())
+
+    def kafka_claims(self) -> list[federation_pb2.KafkaClaim]:
+        """Returns the Kafkas that all known clusters are pinned to, and which clusters those are.
+
+        Raises:
+            NotReady
+        """
+        view = self.view()
+        parent = view.position.parent
+        claims = list(parent.kafka_above) if parent is not None else []
+        for path, one in view.rows().items():
+            if one.row.HasField("kafka"):
+                claim = federation_pb2.KafkaClaim()
+                claim.CopyFrom(one.row.kafka)
+                claim.cluster_id, claim.cluster = one.row.cluster_id, one.row.cluster
+                claim.mount = str(path)
+                claims.append(claim)
+        return claims
+
+    def rows_below(self) -> list[TableRow]:
+        """What the parent is told: the mounts of this cluster, and those below them, as far as a
+        parent of the same bounds takes them.
+        """
+        view = self.view()
+        groups: dict[str, list[TableRow]] = {}
+        for mount, row in view.below.items():
+            groups.setdefault(view.reporters[mount], []).append(row)
+        bounds = self.bounds
+        own = fit_rows({"": list(view.own.values())}, bounds.child_mounts, bounds.child_mount_bytes)
+        rows = own[""]
+        size = sum(one.row.ByteSize() for one in rows)
+        fitting = fit_rows(
+            groups, bounds.child_mounts - len(rows), max(0, bounds.child_mount_bytes - size)
+        )
+        every = [*rows, *(row for of_child in fitting.values() for row in of_child)]
+        return [self._enlivened(row, view) for row in every]
+
+    def lacking(self, path: Path, level: int) -> list[federation_pb2.MountRow]:
+        """The mounts at and below a path whose clusters are known not to have a feature level."""
+        view = self.view()
+        return [
+            one.row
+            for mount, one in {**view.below, **view.own}.items()
+            if path.is_prefix_of(mount) and 0 < one.row.feature_level < level
+        ]
+
+    def rows_everywhere(self) -> list[TableRow]:
+        """What a child is told, and what ``kdir mounts`` shows: every mount known here."""
+        view = self.view()
+        rows = view.rows()
+        return [self._enlivened(rows[path], view) for path in sorted(rows)]
+
+    def hear_table(self, rows: list[TableRow]) -> None:
+        """The table as the parent told it now, with counts and ages that are not worth a commit."""
+        self._heard_table = {row.mount: row for row in rows}
+
+    def hear_below(self, cluster_id: str, rows: list[TableRow]) -> None:
+        """The mounts below a child as it told them now, with counts and ages that are not worth a
+        commit.
+        """
+        self._heard_below[cluster_id] = {row.mount: row for row in rows}
+
+    def heard(self, cluster_id: str, topic_count: int, *, linked: bool) -> None:
+        """A child was heard of, or went away: then nobody knows how those below it are doing."""
+        self._live[cluster_id] = LiveChild(topic_count, linked, self._clock_ms())
+        if not linked:
+            below = self._heard_below.get(cluster_id, {})
+            self._heard_below[cluster_id] = {mount: row.unlinked() for mount, row in below.items()}
+
+    def forget_all_but(self, mounted: Collection[str]) -> None:
+        """Drops what was heard of clusters that are mounted here no more."""
+        for heard in (self._live, self._heard_below):
+            for cluster_id in set(heard).difference(mounted):
+                heard.pop(cluster_id, None)
+
+    def live(self, cluster_id: str) -> LiveChild | None:
+        """How a child is doing, as this server hears itself, or as another one that lives does."""
+        own = self._live.get(cluster_id)
+        if own is not None and own.linked:
+            return own
+        snapshot = self._replica.snapshot
+        link = child_facts.link_of(snapshot, cluster_id)
+        if link is None or link.server_id == self._server_id:
+            return own
+        if snapshot.fact(member_key(link.server_id)) is None:
+            return own  # it died with its links
+        return LiveChild(link.topic_count, linked=True, heard_ms=self._clock_ms())
+
+    def has_met(self, cluster_id: str) -> bool:
+        """Whether the child has ever linked to a server of this cluster."""
+        return child_facts.child_hello(self._replica.snapshot, cluster_id) is not None
+
+    def silent_seconds(self, live: LiveChild) -> float:
+        """For how long nothing was heard of a child."""
+        return max(0, self._clock_ms() - live.heard_ms) / 1000
+
+    def _enlivened(self, one: TableRow, view: View) -> TableRow:
+        if one.mount not in view.own:
+            child = view.reporters.get(one.mount)
+            told = self._heard_table if child is None else self._heard_below.get(child, {})
+            heard = told.get(one.mount)
+            # Another server of this cluster may hold that link by now, and have kept what is newer.
+            is_newer = heard is not None and heard.word_ms >= one.word_ms
+            is_same = heard is not None and heard.row.cluster_id == one.row.cluster_id
+            return heard if heard is not None and is_same and is_newer else one
+        live = self.live(one.row.cluster_id)
+        if live is None:
+            return one
+        row = federation_pb2.MountRow()
+        row.CopyFrom(one.row)
+        row.topic_count = live.topic_count
+        row.linked = live.linked
+        # While the child is linked the word is ours, and fresh.
+        return TableRow(row, self._clock_ms() if live.linked else live.heard_ms)
+
+
+def endpoint_of_turn(configured: Sequence[str], told: Sequence[str], turn: int) -> str:
+    """Whom to ask at the ``turn``-th try: a round of what is configured, then one of what was told,
+    and so on, so that what was told never keeps from what is configured.
+    """
+    rounds, place = divmod(turn, len(configured) + bool(told))
+    return configured[place] if place < len(configured) else told[rounds % len(told)]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveChild:
+    """How a child is doing."""
+
+    topic_count: int
+    linked: bool
+    heard_ms: int
+
+
+class _Touched(enum.Flag):
+    """What a change of the tree touches."""
+
+    NOTHING = 0
+    MOUNTS = enum.auto()
+    """The cluster's own mounts, and where it is mounted itself."""
+    CHILDREN = enum.auto()
+    """What children say of themselves, and of what is below them."""
+    TABLE = enum.auto()
+    """What the parent says of other mounts."""
+    LINKS = enum.auto()
+    """Which children are linked, and to which server."""
+    HANDED = enum.auto()
+    """What children inherit, and where they are mounted."""
+    VIEW = MOUNTS | CHILDREN | TABLE
+    EVERYTHING = VIEW | LINKS | HANDED
+
+
+_ROWS: Final = (
+    (facts.HEARD_KEY, _Touched.NOTHING),
+    (QUOTA, _Touched.NOTHING),
+    (READ_ONLY, _Touched.NOTHING),
+    (MOUNT_ROW, _Touched.TABLE),
+    (CHILD, _Touched.CHILDREN),
+    (BELOW, _Touched.CHILDREN),
+    (child_facts.LINKS, _Touched.LINKS),
+    (MEMBER, _Touched.LINKS),
+    (PARENT, _Touched.EVERYTHING),
+    (facts.PARENT_CONFIG_KEY, _Touched.EVERYTHING),
+    (MOUNTED, _Touched.EVERYTHING),
+    (facts.UNMOUNTED_KEY, _Touched.EVERYTHING),
+    # All else that parent and children said, and the mark of a change of grants.
+    (FEDERATION, _Touched.HANDED),
+    (GRANTS, _Touched.HANDED),
+)
+"""What a row touches whose key begins so; the first that fits."""
+
+
+def _touched_by(applied: Applied, view: View | None) -> _Touched:
+    if view is None or applied.reloaded:
+        return _Touched.EVERYTHING
+    touched = _Touched.NOTHING
+    for write in applied.writes:
+        key = write.key
+        if key.startswith(ENTRY):
+            if key in view.above_mounts or _is_mount(applied.after, key):
+                touched |= _Touched.MOUNTS | _Touched.HANDED
+            continue
+        touched |= next((one for prefix, one in _ROWS if key.startswith(prefix)), touched)
+    return touched
+
+
+def _is_mount(snapshot: Snapshot, key: bytes) -> bool:
+    if key[10:11] != b"c":
+        return False
+    try:
+        place = parse_entry_key(key)
+    except ValueError:
+        return False
+    return isinstance(snapshot.container(place.parent_id, place.name), Mount)
+
+
+def _keys_above(
+    snapshot: Snapshot, own_mount: Path, mounts: Iterable[tuple[Path, Mount]]
+) -> frozenset[bytes]:
+    keys = {entry_key(0, Kind.DIRECTORY, "")}
+    for path, _ in mounts:
+        *above, name = path.below(own_mount)
+        directory_id = snapshot.find_directory(above)
+        if directory_id is None:
+            continue
+        keys.add(entry_key(directory_id, Kind.MOUNT, name))
+        while directory_id != ROOT_ID:
+            node = snapshot.nodes[directory_id]
+            key = entry_key(node.parent_id, Kind.DIRECTORY, node.name)
+            if key in keys:
+                break
+            keys.add(key)
+            directory_id = node.parent_id
+    return frozenset(keys)
+
+
+class _Parts:
+    """Rows made of the store's, kept while those are the same: the view of a thousand mounts is
+    made anew for each change of one.
+    """
+
+    def __init__(self) -> None:
+        self._own: dict[str, tuple[Path, Mount, bytes | None, TableRow]] = {}
+        self._table: dict[bytes, tuple[bytes, TableRow | None]] = {}
+        self._below: dict[str, tuple[bytes, Path, Sequence[TableRow]]] = {}
+
+    def own_rows(
+        self, snapshot: Snapshot, mounts: Iterable[tuple[Path, Mount]], now_ms: int
+    ) -> dict[Path, TableRow]:
+        made: dict[str, tuple[Path, Mount, bytes | None, TableRow]] = {}
+        for path, mount in mounts:
+            child = mount.cluster_id
+            hello = snapshot.fact(child_key(child))
+            kept = self._own.get(child)
+            if kept is None or kept[:3] != (path, mount, hello):
+                kept = (path, mount, hello, TableRow(_row(path, mount, snapshot), now_ms))
+            made[child] = kept
+        self._own = made
+        return {kept[0]: kept[3] for kept in made.values()}
+
+    def table_rows(
+        self, snapshot: Snapshot, bounds: TableBounds, own_mount: Path
+    ) -> dict[Path, TableRow]:
+        made: dict[bytes, tuple[bytes, TableRow | None]] = {}
+        rows: dict[Path, TableRow] = {}
+        for key, value in snapshot.facts(MOUNT_ROW):
+            kept = self._table.get(key)
+            if kept is None or kept[0] != value:
+                kept = (value, facts.table_row(value))
+            made[key] = kept
+            row = kept[1]
+            # More than the bound may be kept by an older version, or from before it was set.
+            if row is not None and (len(rows) < bounds.table_mounts or row.mount == own_mount):
+                rows[row.mount] = row
+        self._table = made
+        return rows
+
+    def rows_below(
+        self, snapshot: Snapshot, mounts: Mapping[str, tuple[Path, Mount]]
+    ) -> dict[str, Sequence[TableRow]]:
+        made: dict[str, tuple[bytes, Path, Sequence[TableRow]]] = {}
+        for child, (path, _) in mounts.items():
+            value = snapshot.fact(BELOW + child.encode())
+            if value is None:
+                continue
+            kept = self._below.get(child)
+            if kept is None or kept[:2] != (value, path):
+                rows = [
+                    row
+                    for row in child_facts.below_rows(snapshot, child)
+                    if path.is_prefix_of(row.mount) and row.mount != path
+                ]
+                kept = (value, path, rows)
+            made[child] = kept
+        self._below = made
+        return {child: kept[2] for child, kept in made.items()}
+
+
+def _without_age(row: federation_pb2.MountRow) -> bytes:
+    copy = federation_pb2.MountRow()
+    copy.CopyFrom(row)
+    copy.age_seconds = 0
+    return copy.SerializeToString(deterministic=True)
+
+
+def _row(path: Path, mount: Mount, snapshot: Snapshot) -> federation_pb2.MountRow:
+    known = child_facts.child_hello(snapshot, mount.cluster_id)
+    hello = known[0] if known else None
+    return federation_pb2.MountRow(
+        mount=str(path),
+        cluster_id=mount.cluster_id,
+        cluster=(hello.cluster if hello else "") or mount.cluster,
+        epoch=mount.epoch,
+        endpoints=plain_endpoints((hello.endpoints if hello else ()) or mount.endpoints),
+        topic_count=hello.topic_count if hello else 0,
+        feature_level=hello.feature_level if hello else 0,
+        kafka=hello.kafka if hello is not None and hello.HasField("kafka") else None,
+    )

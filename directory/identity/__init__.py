@@ -1,1 +1,0 @@
-"""Who calls: certificates, tokens, and the principals that they stand for."""

@@ -1,0 +1,434 @@
+"""A thin edge over Kafka's admin client: what a cluster shows, creating and deleting topics.
+
+Every call has a deadline and ends in values or in one of two errors, with Kafka's own words:
+``KafkaUnavailable`` (nobody answered: ask again) and ``KafkaRefused`` (asking again changes
+nothing). Refuses to decide anything, to keep anything between calls, and to create a topic by
+asking for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from directory.kafka.acl import Binding
+from directory.kafka.acl_admin_client import AclCalls
+from directory.kafka.client_properties import OWN
+from directory.kafka.contract import (
+    AclView,
+    AlreadySo,
+    Alteration,
+    Done,
+    Outcome,
+    Refused,
+    Seen,
+    Still,
+    Survey,
+    Unknown,
+    Wish,
+    always,
+)
+from directory.server.toml_table import ConfigError
+from resolver.errors import KafkaRefused, KafkaUnavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["ConfluentAdmin"]
+
+_BATCH: Final = 2_000
+"""Names of one request: bounds the memory of an answer and the time that a broker gives to it."""
+_CONFIG_BATCH: Final = 250
+"""The same for configs, which cost a broker more."""
+_CONFIGS_AHEAD: Final = 1
+"""So many of those are asked for while the one before is read here: that takes as long again."""
+_ALTER_BATCH: Final = 250
+"""Topics that one request changes: a controller handles it as one, and others wait for it."""
+_SLACK_SECONDS: Final = 2.0
+"""A future is waited for a little longer than librdkafka's own deadline, whose words say more."""
+_BROKER_SHARE: Final = 0.8
+"""Of a request's time, what the broker may take: its own "timed out" should reach us."""
+_STATE: Final = re.compile(r" \(after \d+ms in state \w+.*?\)")
+
+# Codes of Kafka's protocol (org.apache.kafka.common.protocol.Errors).
+_UNKNOWN_TOPIC: Final = 3
+_LEADER_NOT_AVAILABLE: Final = 5
+_INVALID_TOPIC: Final = 17
+_TOPIC_DENIED: Final = 29
+_TOPIC_EXISTS: Final = 36
+_ABSENT: Final = frozenset({_UNKNOWN_TOPIC, _INVALID_TOPIC})
+# Those after which nobody can say whether the request had an effect, or which pass by themselves:
+# an unknown server error, no leader, not the leader, timed out, broker or replica or network not
+# there, coordinators that load or move, too few replicas, not the controller, throttled.
+_PASSING: Final = frozenset({-1, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 89})
+
+_NO_CODE: Final = 1 << 20
+"""Where no answer means "there was nothing to do"."""
+
+_T = TypeVar("_T")
+
+
+class ConfluentAdmin:
+    """``KafkaAdmin`` by confluent-kafka.
+
+    Args:
+        bootstrap: ``host:port`` of some brokers.
+        properties: librdkafka's, for TLS and SASL, or what gives them, anew for each client: a
+            password that was changed comes with the next.
+        timeout_seconds: of one request; a survey makes several.
+        recycle_seconds: a client lives no longer: a long-lived one goes on asking for every topic
+            that it ever saw (confluent-kafka-python #1737).
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        *,
+        properties: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
+        timeout_seconds: float = 10.0,
+        recycle_seconds: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bootstrap = ",".join(bootstrap)
+        self._properties = properties if callable(properties) else dict(properties or {})
+        self._timeout = timeout_seconds
+        self._recycle = recycle_seconds
+        self._clock = clock
+        self._client: AdminClient | None = None
+        self._made_at = 0.0
+        self._last_words = ""
+        self._acls = AclCalls(
+            self._asking, self._wait, self._failure, timeout_seconds, self._bootstrap, clock
+        )
+
+    def cluster_id(self) -> str:
+        with self._asking() as client:
+            answer = self._wait(client.describe_cluster(request_timeout=self._timeout))
+        return answer.cluster_id or ""
+
+    def survey(self) -> Survey:
+        with self._asking() as client:
+            metadata: Any = client.list_topics(timeout=self._timeout)
+        shown = self.describe(list(metadata.topics))
+        topics = {name: seen for name, seen in shown.items() if isinstance(seen, Seen)}
+        return Survey(metadata.cluster_id or "", topics)
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+        from confluent_kafka import TopicCollection
+
+        found: dict[str, Seen | Refused] = {}
+        for batch in _batches(names):
+            with self._asking() as client:
+                futures = client.describe_topics(
+                    TopicCollection(batch), request_timeout=self._timeout
+                )
+                for name, future in futures.items():
+                    match self._each(future):
+                        case Refused() as refused:
+                            found[name] = refused
+                        case Unknown():
+                            found[name] = Seen(name, b"", 0, 0)
+                        case None:
+                            pass
+                        case topic:
+                            found[name] = _seen(topic)
+        return found
+
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
+        from confluent_kafka.admin import ConfigResource
+
+        found: dict[str, Mapping[str, str] | Refused] = {}
+        with self._asking() as client:
+            under_way: deque[dict[Any, Future[Any]]] = deque()
+            for batch in _batches(names, _CONFIG_BATCH):
+                asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in batch]
+                under_way.append(client.describe_configs(asked, request_timeout=self._timeout))
+                if len(under_way) > _CONFIGS_AHEAD:
+                    self._take_configs(under_way.popleft(), found)
+            for futures in under_way:
+                self._take_configs(futures, found)
+        return found
+
+    def _take_configs(
+        self, futures: Mapping[Any, Future[Any]], found: dict[str, Mapping[str, str] | Refused]
+    ) -> None:
+        for resource, future in futures.items():
+            match self._each(future):
+                case Refused() as refused:
+                    found[resource.name] = refused
+                case Unknown() | None:
+                    pass
+                case entries:
+                    found[resource.name] = _set_on_topic(entries)
+
+    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        for batch in _batches(wishes):
+            try:
+                outcomes.update(self._create(batch, still))
+            except KafkaRefused as refused:
+                if len(batch) == 1:
+                    outcomes[batch[0].name] = Refused(refused.message)
+                    continue
+                # Not an answer of Kafka's but of its client, to the whole batch for one of it.
+                for wish in batch:
+                    outcomes.update(self.create([wish], still))
+        return outcomes
+
+    def _create(self, wishes: Sequence[Wish], still: Still) -> Mapping[str, Outcome]:
+        from confluent_kafka.admin import NewTopic
+
+        with self._asking() as client:
+            topics = [
+                NewTopic(
+                    wish.name,
+                    wish.partitions or -1,
+                    wish.replication_factor or -1,
+                    config=dict(wish.config),
+                )
+                for wish in wishes
+            ]
+            still()
+            futures = client.create_topics(
+                topics,
+                operation_timeout=self._timeout * _BROKER_SHARE,
+                request_timeout=self._timeout,
+            )
+            return {
+                name: self._outcome(future, already=_TOPIC_EXISTS)
+                for name, future in futures.items()
+            }
+
+    def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        for batch in _batches(names):
+            with self._asking() as client:
+                still()
+                futures = client.delete_topics(
+                    batch,
+                    operation_timeout=self._timeout * _BROKER_SHARE,
+                    request_timeout=self._timeout,
+                )
+                for name, future in futures.items():
+                    outcomes[name] = self._outcome(future, already=_UNKNOWN_TOPIC)
+        return outcomes
+
+    def alter(self, changes: Sequence[Alteration], still: Still = always) -> Mapping[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        for batch in _batches(changes, _ALTER_BATCH):
+            try:
+                outcomes.update(self._alter(batch, still))
+            except KafkaRefused as refused:
+                if len(batch) == 1:
+                    outcomes[batch[0].name] = Refused(refused.message)
+                    continue
+                for change in batch:
+                    outcomes.update(self.alter([change], still))
+        return outcomes
+
+    def _alter(self, changes: Sequence[Alteration], still: Still) -> Mapping[str, Outcome]:
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+        def entry(name: str, value: str | None) -> ConfigEntry:
+            kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+            return ConfigEntry(name, value, incremental_operation=kind)
+
+        with self._asking() as client:
+            resources = [
+                ConfigResource(
+                    ConfigResource.Type.TOPIC,
+                    change.name,
+                    incremental_configs=[entry(*one) for one in change.configs.items()],
+                )
+                for change in changes
+            ]
+            still()
+            futures = client.incremental_alter_configs(resources, request_timeout=self._timeout)
+            return {
+                resource.name: self._outcome(future, already=_NO_CODE)
+                for resource, future in futures.items()
+            }
+
+    def grow(self, partitions: Mapping[str, int], still: Still = always) -> Mapping[str, Outcome]:
+        from confluent_kafka.admin import NewPartitions
+
+        outcomes: dict[str, Outcome] = {}
+        for batch in _batches(list(partitions), _ALTER_BATCH):
+            with self._asking() as client:
+                wishes = [NewPartitions(name, partitions[name]) for name in batch]
+                still()
+                futures = client.create_partitions(
+                    wishes,
+                    operation_timeout=self._timeout * _BROKER_SHARE,
+                    request_timeout=self._timeout,
+                )
+                for name, future in futures.items():
+                    outcomes[name] = self._outcome(future, already=_NO_CODE)
+        return outcomes
+
+    def acls(self) -> AclView:
+        return self._acls.all()
+
+    def add_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
+        return self._acls.add(bindings, still)
+
+    def remove_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
+        return self._acls.remove(bindings, still)
+
+    def close(self) -> None:
+        self._client = None
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[AdminClient]:
+        from confluent_kafka import KafkaException
+
+        client = self._current()
+        try:
+            yield client
+        except KafkaException as raised:
+            raise self._error(raised.args[0], client) from None
+        except TimeoutError:
+            raise self._unavailable("no answer", client) from None
+        except ValueError as raised:
+            # The client checks some numbers before it asks.
+            raise KafkaRefused(str(raised)) from None
+
+    def _current(self) -> AdminClient:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        from directory.kafka.shared_uuids import share_uuids
+
+        now = self._clock()
+        if self._client is None or now - self._made_at > self._recycle:
+            share_uuids()
+            settings: dict[str, Any] = {
+                **self._read_properties(),
+                **OWN,
+                "bootstrap.servers": self._bootstrap,
+                "error_cb": self._hear,
+            }
+            try:
+                self._client = AdminClient(settings)
+            except KafkaException as raised:
+                # A property that librdkafka does not know, a certificate that is not there.
+                raise KafkaRefused(f"Kafka's client: {raised.args[0].str()}") from None
+            self._made_at, self._last_words = now, ""
+        return self._client
+
+    def _read_properties(self) -> Mapping[str, str]:
+        if not callable(self._properties):
+            return self._properties
+        try:
+            return self._properties()
+        except ConfigError as error:
+            raise KafkaRefused(str(error)) from None
+
+    def _hear(self, error: KafkaError) -> None:
+        # "All brokers are down" says less than the reason that came before it.
+        if error.name() != "_ALL_BROKERS_DOWN":
+            self._last_words = _STATE.sub("", error.str())
+
+    def _wait(self, future: Future[_T]) -> _T:
+        return future.result(self._timeout + _SLACK_SECONDS)
+
+    def _each(self, future: Future[_T]) -> _T | Refused | Unknown | None:
+        """One topic's answer of a reading batch: None = there is no such topic."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return self._wait(future)
+        except KafkaException as raised:
+            error = raised.args[0]
+            if error.code() in _ABSENT:
+                return None
+            if error.code() == _TOPIC_DENIED:
+                return Refused(error.str())
+            if error.code() == _LEADER_NOT_AVAILABLE:
+                return Unknown(error.str())
+            raise
+
+    def _outcome(self, future: Future[None], *, already: int) -> Outcome:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._wait(future)
+        except KafkaException as raised:
+            error = raised.args[0]
+            return AlreadySo() if error.code() == already else self._failure(error)
+        except TimeoutError:
+            return Unknown("no answer")
+        return Done()
+
+    @staticmethod
+    def _failure(error: KafkaError) -> Outcome:
+        return Unknown(error.str()) if _is_passing(error) else Refused(error.str())
+
+    def _error(self, error: KafkaError, client: AdminClient) -> KafkaRefused | KafkaUnavailable:
+        if _is_passing(error):
+            return self._unavailable(error.str(), client)
+        return KafkaRefused(f"Kafka at {self._bootstrap}: {error.str()}", kafka_error=error.name())
+
+    def _unavailable(self, words: str, client: AdminClient) -> KafkaUnavailable:
+        # What librdkafka knows of the reason waits in its queue of events.
+        client.poll(0)
+        # An address may mean another broker by now, and one that is away must not be dialled on
+        # and on in the background: the next call begins anew.
+        reason, self._client = self._last_words or words, None
+        return KafkaUnavailable(
+            f"no broker of {self._bootstrap} answered within {self._timeout:g} s: {reason}"
+        )
+
+
+def _is_passing(error: KafkaError) -> bool:
+    # Below -1 are librdkafka's own: timed out, transport, resolve, authentication, TLS, destroyed.
+    return error.code() < 0 or error.retriable() or error.code() in _PASSING
+
+
+def _seen(topic: Any) -> Seen:
+    counts = [len(partition.replicas) for partition in topic.partitions]
+    return Seen(
+        topic.name,
+        _id_bytes(topic.topic_id),
+        len(counts),
+        min(counts, default=0),
+        bool(topic.is_internal),
+    )
+
+
+def _id_bytes(topic_id: Any) -> bytes:
+    """16 bytes, big-endian, as everyone but librdkafka writes them; the zero id is no id."""
+    if topic_id is None:
+        return b""
+    high = topic_id.get_most_significant_bits().to_bytes(8, "big", signed=True)
+    low = topic_id.get_least_significant_bits().to_bytes(8, "big", signed=True)
+    both: bytes = high + low
+    return both if any(both) else b""
+
+
+def _set_on_topic(entries: Mapping[str, Any]) -> Mapping[str, str]:
+    """Only what was set on the topic itself: defaults of brokers and of the cluster are not its."""
+    from confluent_kafka.admin import ConfigSource
+
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {
+        name: "" if entry.is_sensitive or entry.value is None else entry.value
+        for name, entry in sorted(entries.items())
+        if entry.source == own
+    }
+
+
+def _batches(items: Sequence[_T], size: int = _BATCH) -> Iterator[list[_T]]:
+    for start in range(0, len(items), size):
+        yield list(items[start : start + size])

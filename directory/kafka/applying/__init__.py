@@ -1,0 +1,1 @@
+"""Configs, partitions and ACLs of armed entries: what is desired, what differs, what is sent."""

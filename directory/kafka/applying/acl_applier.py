@@ -1,0 +1,408 @@
+"""Pushes to Kafka the grants that hold below armed entries, for one elected reconciler's thread.
+
+Each round looks at all that is wished, on record and in Kafka, and does a part of what follows, at
+a rate that is a setting; so every step may be the last one of a process. Refuses to decide what is
+asked (``acl_judging.py``), to ask it (``acl_batch.py``), and to act while what is inherited is not
+known.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from directory.access.grant import ResourceKind
+from directory.kafka.acl import Acl, Resource
+from directory.kafka.applying.acl_batch import AclBatch, AclTally, Lately
+from directory.kafka.applying.acl_judging import TAKEOVER, AclRules, AclVerdict
+from directory.kafka.applying.acl_survey import AclSurvey, FoundAcls, scope_of
+from directory.kafka.applying.desired_acls import start_of
+from directory.kafka.applying.last_applied_acls import ACL_BASIS
+from directory.kafka.applying.pushed import ARMED, Mark, armed_anywhere, marks
+from directory.kafka.compare import Recorded
+from directory.kafka.contract import KafkaAdmin
+from directory.kafka.fenced_commits import TopicCommits
+from directory.kafka.inheritance import WORDS_FROM_ABOVE, basis_of, missing_word
+from directory.kafka.pin_and_stop import KafkaFacts
+from directory.kafka.reconciler_settings import ACLS, KafkaSettings
+from directory.namespace.entry import Directory, Topic
+from directory.namespace.keys import ENTRY, GRANTS, parse_entry_key
+from directory.namespace.snapshot import Container, Snapshot
+from directory.namespace.tree_nodes import ROOT_KEY
+from directory.store.base import Put, Write
+from directory.store.replica import Applied
+from resolver.errors import Internal, KafkaRefused, NotReady
+from resolver.path import Path
+
+__all__ = ["AclPusher"]
+
+_log = logging.getLogger(__name__)
+
+_BATCH: Final = 250
+"""Resources of Kafka that one step changes."""
+_CALLS: Final = 1_000
+"""ACLs that it adds or removes."""
+_FRESH_SECONDS: Final = 3.0
+"""So long steps go on by one look."""
+_AGAIN_SECONDS: Final = 2.0
+"""Until what could not be finished is tried again."""
+_REFUSED_SECONDS: Final = 15.0
+"""Until a Kafka that keeps no ACLs, or does not let us change them, is asked again."""
+_SHARE: Final = 2
+_MOST_REST_SECONDS: Final = 1.0
+"""After a look so many times as long as it took, others' wishes come first; not for longer."""
+_ARMED: Final = ARMED + b"acls/"
+_HEARD_SECONDS: Final = 1.0
+"""How often it is looked whether the parent was heard again."""
+
+
+@dataclass(slots=True)
+class _Release:
+    """An arming that is carried out."""
+
+    mark: Mark
+    resources: frozenset[Resource]
+    released: bool
+    """The plan was made on what holds now: its reader agreed to what waits."""
+    made: int = 0
+
+
+@dataclass(slots=True)
+class _Round:
+    """What followed from one look, while it is carried out."""
+
+    verdicts: Sequence[AclVerdict]
+    looked_at: float
+    cost: float
+    """Seconds that the look took."""
+    basis: str
+    """To be recorded once all is done; empty = it is on record."""
+    taken: int = 0
+    """So many verdicts had their turn."""
+    tally: AclTally = field(default_factory=AclTally)
+
+    def take(self, most: int) -> Sequence[AclVerdict]:
+        """The next ones: so many resources, and not much more calls."""
+        start, resources, calls = self.taken, 0, 0
+        while self.taken < len(self.verdicts):
+            one = self.verdicts[self.taken]
+            if one.calls and (resources >= most or (calls and calls + one.calls > _CALLS)):
+                break
+            resources += bool(one.calls)
+            calls += one.calls
+            self.taken += 1
+        return self.verdicts[start : self.taken]
+
+
+class AclPusher:
+    """For one leader. ``hint`` and ``next_due`` may be called from any thread, the rest by one.
+
+    Args:
+        latest: the newest snapshot, which holds what was committed before.
+        unconfirmed_seconds: for how long no parent has confirmed what is inherited.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        settings: KafkaSettings,
+        commits: TopicCommits,
+        latest: Callable[[], Snapshot],
+        mount: Callable[[], Path],
+        unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._commits = commits
+        self._latest = latest
+        self._mount = mount
+        self._unconfirmed = unconfirmed_seconds
+        self._clock = clock
+        self._lately = Lately(clock)
+        self._batch = AclBatch(cluster, commits, self._lately, clock)
+        # Who comes new into office looks at everything.
+        self._dirty = True
+        self._not_before = 0.0
+        self._look_at = math.inf
+        self._releases: dict[bytes, _Release] = {}
+        self._round: _Round | None = None
+        self.foreign: Mapping[Resource, frozenset[Acl]] = {}
+        """What Kafka had at the last look that is neither wished nor ours, of what is armed."""
+        self.note = ""
+        """Why nothing is pushed; empty = nothing is in the way."""
+
+    # -- what may want pushing -----------------------------------------------------------------
+
+    def hint(self, applied: Applied) -> bool:
+        """Note what a commit changed; whether that may want pushing."""
+        if ACLS not in self._settings.ceiling:
+            return False
+        if not applied.reloaded:
+            if not armed_anywhere(applied.after, ACLS):
+                return False
+            if not any(matters(applied, write) for write in applied.writes):
+                return False
+        self._dirty = True
+        return True
+
+    def next_due(self) -> float | None:
+        """When there is something to do, by the clock; None = nothing waits."""
+        if ACLS not in self._settings.ceiling:
+            return None
+        if self._dirty or self._round is not None:
+            return self._not_before
+        return None if math.isinf(self._look_at) else self._look_at
+
+    # -- one step ------------------------------------------------------------------------------
+
+    def push(self, admin: KafkaAdmin) -> None:
+        """Do a part of what is due: at most so much as the rate allows.
+
+        Raises:
+            KafkaUnavailable, LeadershipLost, StoreUnavailable
+        """
+        is_fresh = not self._dirty
+        self._dirty = False  # before the snapshot is taken: what comes later is noted again
+        snapshot = self._latest()
+        if not armed_anywhere(snapshot, ACLS):
+            self._look_at, self._round = math.inf, None
+            return
+        self.note = missing_word(snapshot, has_parent=self._settings.has_parent)
+        if self.note:
+            self._again(_AGAIN_SECONDS)
+            return
+        going_on, self._round = self._round, None
+        try:
+            if going_on is None or not is_fresh or self._is_old(going_on):
+                going_on = self._look(snapshot, admin)
+            if going_on is not None:
+                self._carry_on(going_on, admin)
+        except (KafkaRefused, NotReady) as reason:
+            if self.note != reason.message:
+                _log.warning("%s: no ACLs are pushed: %s", self._cluster, reason.message)
+            self.note = reason.message
+            self._tell(reason.message)
+            self._again(_REFUSED_SECONDS)
+        except BaseException:
+            self._dirty = True
+            raise
+
+    def _is_old(self, one: _Round) -> bool:
+        return self._clock() - one.looked_at > _FRESH_SECONDS
+
+    def _tell(self, words: str) -> None:
+        """Whoever waits for an arming is to know why it is not carried out yet."""
+        told = [replace(one.mark, message=words) for one in self._releases.values()]
+        self._commits.put_all([new.to_put() for new in told if not self._has_said(new)])
+
+    def _has_said(self, mark: Mark) -> bool:
+        return self._latest().fact(mark.key) == mark.to_put().value
+
+    def _again(self, seconds: float) -> None:
+        self._dirty = True
+        self._not_before = self._clock() + seconds
+
+    def prepare(self, topics: Sequence[Recorded], admin: KafkaAdmin) -> Mapping[str, str]:
+        """Make the ACLs of topics that are about to be made; why some of them have to wait, by
+        physical name.
+
+        Raises:
+            KafkaUnavailable, LeadershipLost, StoreUnavailable
+        """
+        snapshot = self._latest()
+        if ACLS not in self._settings.ceiling or not armed_anywhere(snapshot, ACLS):
+            return {}
+        named = {Resource(ResourceKind.TOPIC, one.topic.physical_name) for one in topics}
+        making = frozenset(one.topic.entry_id for one in topics)
+        try:
+            return self._prepare(snapshot, named, making, admin)
+        except KafkaRefused as reason:
+            survey = self._survey(snapshot, making)
+            wished = named & survey.wishes.by_resource.keys()
+            return {one.name: f"its ACLs wait: {reason.message}" for one in wished}
+        except NotReady as reason:
+            return {one.name: f"its ACLs wait: {reason.message}" for one in named}
+
+    def _prepare(
+        self,
+        snapshot: Snapshot,
+        named: set[Resource],
+        making: frozenset[int],
+        admin: KafkaAdmin,
+    ) -> Mapping[str, str]:
+        survey = self._survey(snapshot, making)
+        wished = survey.wishes.by_resource
+        waits = {one.name: _UNREADABLE for one in named & wished.keys() if not wished[one].known}
+        looked_at, view = self._clock(), admin.acls()
+        rules = AclRules(mend=self._settings.mend, open_to_all=view.open_to_all)
+        found = FoundAcls(self._lately.correct(view.bindings))
+        verdicts = survey.verdicts(found, lambda _: rules, named & wished.keys())
+        verdicts = _within_limit(verdicts, self._settings.acl_limit - view.count)
+        tally = self._batch.carry_out(verdicts, admin, looked_at)
+        for one in verdicts:
+            words = one.asked.waits or one.asked.refused or tally.undone.get(one.resource, "")
+            if words:
+                waits[one.resource.name] = f"its ACLs wait: {words}"
+        return waits
+
+    # -- one round -----------------------------------------------------------------------------
+
+    def _survey(self, snapshot: Snapshot, making: frozenset[int] = frozenset()) -> AclSurvey:
+        expired = self._has_expired()
+        return AclSurvey(snapshot, self._mount(), expired=expired, making=making)
+
+    def _has_expired(self) -> bool:
+        most = self._settings.grants_max_age_seconds
+        return most is not None and self._unconfirmed() > most
+
+    def _look(self, snapshot: Snapshot, admin: KafkaAdmin) -> _Round | None:
+        """What is to be done now; None where that cannot be said."""
+        started, mount = self._clock(), self._mount()
+        survey = self._survey(snapshot)
+        for resource in survey.unreadable:
+            _log.error(
+                "%s: ACLs of %s are left alone: their record is unreadable", self._cluster, resource
+            )
+        basis = basis_of(snapshot, mount)
+        self._take_releases(snapshot, mount, basis)
+        guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis
+        if survey.is_empty:
+            return _Round((), started, self._clock() - started, basis if guarded else "")
+        # The last sweep is up to half a minute old, and now something may be changed.
+        if admin.cluster_id() != KafkaFacts.of(snapshot).pinned:
+            self._again(_AGAIN_SECONDS)
+            return None
+        looked_at, view = self._clock(), admin.acls()
+
+        def rules_of(resource: Resource) -> AclRules:
+            release = [one for one in self._releases.values() if resource in one.resources]
+            return AclRules(
+                mend=self._settings.mend,
+                guarded=guarded,
+                released=any(one.released for one in release),
+                takeover=any(one.mark.takeover for one in release),
+                open_to_all=view.open_to_all,
+            )
+
+        found = FoundAcls(self._lately.correct(view.bindings))
+        verdicts = survey.verdicts(found, rules_of)
+        self.foreign = {one.resource: one.foreign for one in verdicts if one.foreign}
+        verdicts = _within_limit(verdicts, self._settings.acl_limit - view.count)
+        verdicts.sort(key=lambda one: not one.takes)
+        cost = self._clock() - started
+        return _Round(verdicts, looked_at, cost, basis if guarded else "")
+
+    def _carry_on(self, one: _Round, admin: KafkaAdmin) -> None:
+        """A part of a round, as large as the rate allows."""
+        batch = one.take(max(1, min(_BATCH, int(self._settings.changes_per_second))))
+        tally = self._batch.carry_out(batch, admin, one.looked_at)
+        one.tally.add(tally)
+        for release in self._releases.values():
+            release.made += sum(tally.made.get(each, 0) for each in release.resources)
+        now = self._clock()
+        self._not_before = now + len(tally.made) / self._settings.changes_per_second
+        if one.taken < len(one.verdicts):
+            self._round = one
+            return
+        rest = min(one.cost * _SHARE, _MOST_REST_SECONDS)
+        self._not_before = max(self._not_before, now + rest)
+        self._look_at = now + max(self._settings.sweep_seconds, rest)
+        most = self._settings.grants_max_age_seconds
+        if most is not None:
+            left = most - self._unconfirmed()
+            self._look_at = min(self._look_at, now + max(left, _HEARD_SECONDS))
+        if one.tally.unsure:
+            self._again(_AGAIN_SECONDS)
+        else:
+            self._finish(one)
+
+    def _take_releases(self, snapshot: Snapshot, mount: Path, basis: str) -> None:
+        pending = {mark.key: mark for mark in marks(snapshot, ACLS) if mark.pending}
+        self._releases = {
+            key: one
+            for key, one in self._releases.items()
+            if key in pending and pending[key].plan == one.mark.plan
+        }
+        for key, mark in pending.items():
+            start = start_of(snapshot, mark)
+            if start is None:
+                continue  # it is gone; the mark stays, and says nothing
+            scope = scope_of(snapshot, mount, start, expired=self._has_expired())
+            made = self._releases[key].made if key in self._releases else 0
+            self._releases[key] = _Release(mark, scope, mark.basis == basis, made)
+
+    def _finish(self, one: _Round) -> None:
+        """All was looked at, and what followed is done: record it."""
+        writes = [Put(ACL_BASIS, one.basis.encode())] if one.basis else []
+        undone = one.tally.undone
+        for release in self._releases.values():
+            words = [
+                f"{each.resource}: {why}"
+                for each in one.verdicts
+                if each.resource in release.resources
+                # That it would not take anything over, the plan has said itself.
+                and (why := undone.get(each.resource) or each.asked.waits) not in {"", TAKEOVER}
+            ]
+            more = f", and {len(words) - 1} more" if len(words) > 1 else ""
+            message = words[0] + more if words else ""
+            done = replace(release.mark, pending=False, made=release.made, message=message)
+            writes.append(done.to_put())
+        self._releases = {}
+        if writes:
+            self._commits.put_all(writes)
+
+
+_UNREADABLE: Final = "its ACLs wait: grants on its path cannot be read"
+
+
+def _within_limit(verdicts: Sequence[AclVerdict], room: int) -> list[AclVerdict]:
+    """What is too much for the brokers waits; and so does what nobody said it may close."""
+    found = []
+    for verdict in verdicts:
+        one = verdict.waiting(TAKEOVER) if verdict.opens else verdict
+        room += len(one.remove)
+        if one.add and len(one.add) > room:
+            one = one.waiting(
+                f"{len(one.add)} more ACLs would be more than [kafka] acl_limit allows"
+            )
+        room -= len(one.add)
+        found.append(one)
+    return found
+
+
+def matters(applied: Applied, write: Write) -> bool:
+    """Whether a commit's write may change what is wished."""
+    key = write.key
+    if not key.startswith(ENTRY):
+        return key.startswith((GRANTS, _ARMED)) or key in WORDS_FROM_ABOVE
+    if key == ROOT_KEY:
+        return True
+    parent_id, is_topic, name = parse_entry_key(key)
+    if not is_topic:
+        before = applied.before.container(parent_id, name)
+        after = applied.after.container(parent_id, name)
+        return _of_directory(before) != _of_directory(after)
+    try:
+        was, is_now = (one.topic(parent_id, name) for one in (applied.before, applied.after))
+    except Internal:
+        return True
+    return _of_topic(was) != _of_topic(is_now)
+
+
+def _of_directory(entry: Container | None) -> object:
+    if not isinstance(entry, Directory):
+        return None
+    return entry.entry_id, entry.closed, entry.policies.manage.get(ACLS)
+
+
+def _of_topic(topic: Topic | None) -> object:
+    if topic is None:
+        return None
+    attempted = bool(topic.provision_attempt)
+    return topic.entry_id, topic.provision, attempted, topic.policies.manage.get(ACLS)

@@ -1,0 +1,204 @@
+"""One batch of ACL pushes: the calls in their order, and what came of them.
+
+What is asked is on record before it is asked (as in ``config_batch.py``). At no moment does Kafka
+allow somebody something that is allowed neither before nor after (A4): denies are added
+first and removed last, and what has ACLs before and after has some all the time. Refuses to decide
+what is asked (``acl_judging.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, assert_never
+
+from directory.access.grant import Permission
+from directory.kafka.acl import Acl, Binding, Resource
+from directory.kafka.applying.acl_judging import CALL_ORDER, AclVerdict, acl_calls_hash
+from directory.kafka.contract import AlreadySo, Done, KafkaAdmin, Outcome, Refused, Unknown
+from directory.kafka.fenced_commits import TopicCommits
+
+__all__ = ["AclBatch", "AclTally", "Lately"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 5.0
+"""No longer after Kafka was looked at may ACLs be changed: a leader that was paused looks again."""
+_LATELY_SECONDS: Final = 30.0
+"""For so long some broker may show what was before a change of ours."""
+
+
+class Lately:
+    """What this process changed a short while ago, for brokers that do not know it yet."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._changed: dict[Binding, tuple[bool, float]] = {}
+
+    def note(self, binding: Binding, *, added: bool) -> None:
+        """It was added, or removed."""
+        self._changed[binding] = (added, self._clock() + _LATELY_SECONDS)
+
+    def correct(self, shown: Iterable[Binding]) -> set[Binding]:
+        """What Kafka shows, as it will be once every broker knows."""
+        now = self._clock()
+        self._changed = {one: state for one, state in self._changed.items() if state[1] > now}
+        added = {one for one, (was_added, _) in self._changed.items() if was_added}
+        return (set(shown) - self._changed.keys()) | added
+
+
+@dataclass(slots=True)
+class AclTally:
+    """What came of a batch."""
+
+    made: dict[Resource, int] = field(default_factory=dict)
+    """Calls made, by resource."""
+    undone: dict[Resource, str] = field(default_factory=dict)
+    """Where not all was done, and why."""
+    unsure: bool = False
+    """Of some nothing could be said: they have to be looked at again."""
+
+    def add(self, more: AclTally) -> None:
+        """What came of others."""
+        self.made |= more.made
+        self.undone |= more.undone
+        self.unsure = self.unsure or more.unsure
+
+
+class AclBatch:
+    """For one leader, in its thread.
+
+    Args:
+        lately: told of each change.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, cluster: str, commits: TopicCommits, lately: Lately, clock: Callable[[], float]
+    ) -> None:
+        self._cluster = cluster
+        self._commits = commits
+        self._lately = lately
+        self._clock = clock
+
+    def carry_out(
+        self, verdicts: Sequence[AclVerdict], admin: KafkaAdmin, looked_at: float
+    ) -> AclTally:
+        """Ask for what follows, and record what came of it; ``looked_at`` by the clock.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+        """
+        tally = AclTally()
+        self._commits.put_all(
+            [one.asked.to_write(one.resource) for one in verdicts if one.asked != one.before]
+        )
+        asks = [one for one in verdicts if one.calls]
+        if not asks:
+            return tally
+
+        def still() -> None:
+            self._commits.check()
+            if self._clock() - looked_at > _LOOK_SECONDS:
+                raise _LookedTooLongAgo
+
+        outcomes: dict[Binding, Outcome] = {}
+        try:
+            for (adding, permission), is_ready in zip(CALL_ORDER, _READY, strict=True):
+                chosen = [
+                    Binding(one.resource, acl)
+                    for one in asks
+                    if is_ready(one, outcomes)
+                    for acl in (one.add if adding else one.remove)
+                    if acl.permission is permission
+                ]
+                ask = admin.add_acls if adding else admin.remove_acls
+                outcomes.update(ask(chosen, still) if chosen else {})
+        except _LookedTooLongAgo:
+            _log.warning("%s: %d ACL resources are looked at again", self._cluster, len(asks))
+        finally:
+            self._record(asks, outcomes, tally)
+        return tally
+
+    def _record(
+        self, asks: Sequence[AclVerdict], outcomes: dict[Binding, Outcome], tally: AclTally
+    ) -> None:
+        writes = []
+        for verdict in asks:
+            ours = dict(verdict.asked.ours)
+            words, left = "", set[Acl]()
+            for acl in (*verdict.add, *verdict.remove):
+                binding, adding = Binding(verdict.resource, acl), acl in verdict.add
+                match outcomes.get(binding, Unknown("not asked yet")):
+                    case Done() | AlreadySo():
+                        if adding:
+                            ours[acl] = replace(ours[acl], done=True)
+                        else:
+                            ours.pop(acl, None)
+                        self._lately.note(binding, added=adding)
+                        tally.made[verdict.resource] = tally.made.get(verdict.resource, 0) + 1
+                        _log.info("%s: ACL %s %s", self._cluster, "+" if adding else "-", binding)
+                    case Refused(why):
+                        words = why
+                        left.add(acl)
+                        if adding:
+                            ours.pop(acl, None)
+                        _log.warning("%s: ACL %s refused: %s", self._cluster, binding, why)
+                    case Unknown(why):
+                        tally.unsure = True
+                        left.add(acl)
+                        tally.undone[verdict.resource] = why
+                    case other:
+                        assert_never(other)
+            after = replace(verdict.asked, ours=MappingProxyType(ours))
+            if words:
+                refused = acl_calls_hash(left & set(verdict.add), left & set(verdict.remove))
+                after = replace(after, path=verdict.path, refused=words, refused_calls=refused)
+                tally.undone[verdict.resource] = words
+            if after != verdict.asked:
+                writes.append(after.to_write(verdict.resource))
+        self._commits.put_all(writes)
+
+
+class _LookedTooLongAgo(Exception):
+    """Somebody may have changed ACLs since."""
+
+
+# -- whether a resource is ready for each of the calls, in their order -----------------------------
+
+
+_Outcomes = dict[Binding, Outcome]
+
+
+def _always(_: AclVerdict, __: _Outcomes) -> bool:
+    return True
+
+
+def _has_denies(verdict: AclVerdict, outcomes: _Outcomes) -> bool:
+    return _all_done(verdict, outcomes, verdict.add, Permission.DENY)
+
+
+def _has_something_left(verdict: AclVerdict, outcomes: _Outcomes) -> bool:
+    # A resource that would lose its last ACL may be open to all then.
+    added = any(_done(verdict, acl, outcomes) for acl in verdict.add)
+    return added or not (verdict.may_empty and verdict.add)
+
+
+def _has_lost_allows(verdict: AclVerdict, outcomes: _Outcomes) -> bool:
+    removed = _all_done(verdict, outcomes, verdict.remove, Permission.ALLOW)
+    return removed and _has_denies(verdict, outcomes)
+
+
+_READY: Final = (_always, _has_denies, _has_something_left, _has_lost_allows)
+
+
+def _done(verdict: AclVerdict, acl: Acl, outcomes: _Outcomes) -> bool:
+    return isinstance(outcomes.get(Binding(verdict.resource, acl)), Done | AlreadySo)
+
+
+def _all_done(
+    verdict: AclVerdict, outcomes: _Outcomes, acls: Sequence[Acl], permission: Permission
+) -> bool:
+    return all(_done(verdict, acl, outcomes) for acl in acls if acl.permission is permission)

@@ -1,0 +1,209 @@
+"""Which topics may be pushed a change that may delete their data: those that are released.
+
+A topic is released by an armed plan that names it, or by kdir's having made it below an armed
+entry. A release is of one topic id, of what the effective policies stood on at that time
+(``inheritance.basis_of``), and of the directories in which the topic was, from the entry that was
+armed down, while that entry is armed. Without one of just that, a topic is not released: what kdir
+learns later, of whatever cause, waits for a plan.
+Refuses to decide what is pushed (``arming.py``), and to push it.
+
+Keys: ``k/named/<entry id>``, ``k/plan/<plan>`` and ``k/releases``; see ``keys.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from directory.kafka.inheritance import basis_of
+from directory.kafka.reconciler_settings import CONFIGS
+from directory.namespace.entry import Topic
+from directory.namespace.keys import kafka_key
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Put, Remove, Write
+from resolver.path import Path
+
+__all__ = [
+    "Released",
+    "Releases",
+    "are_kept",
+    "armed_plan",
+    "arming_entry",
+    "forget_release",
+    "keep_releases",
+    "release_writes",
+    "releases_of",
+]
+
+_NAMED: Final = kafka_key("named/")
+_PLAN: Final = kafka_key("plan/")
+_KEPT: Final = kafka_key("releases")
+_WAY_DIGITS: Final = 16
+
+
+class Released(NamedTuple):
+    """A topic that is released."""
+
+    place: tuple[int, str]
+    """Parent id and name."""
+    entry_id: int
+    topic_id: bytes
+
+
+class Releases:
+    """Of one snapshot; each plan and each directory is looked at once."""
+
+    def __init__(self, snapshot: Snapshot, mount: Path) -> None:
+        self._snapshot = snapshot
+        self._basis = basis_of(snapshot, mount)
+        self._armed_at: dict[str, int] = {}
+        self._ways: dict[int, frozenset[int]] = {}
+        self._digests: dict[tuple[int, int], str] = {}
+
+    def hold_for(self, parent_id: int, topic: Topic) -> bool:
+        """Whether a topic, which stands in the directory of this id, is released."""
+        value = self._snapshot.fact(_named_key(topic.entry_id))
+        if value is None or not topic.topic_id:
+            return False
+        topic_id, _, rest = value.decode(errors="replace").partition(" ")
+        plan, _, way = rest.partition(" ")
+        if topic_id != topic.topic_id.hex():
+            return False
+        entry_id = self._entry_of(plan)
+        if entry_id == topic.entry_id:
+            armed = topic.policies.manage.get(CONFIGS, False)
+        else:
+            armed = bool(entry_id) and entry_id in self._armed_way(parent_id)
+        return armed and way == self._digest(parent_id, entry_id)
+
+    def _digest(self, parent_id: int, entry_id: int) -> str:
+        found = self._digests.get((parent_id, entry_id))
+        if found is None:
+            found = self._digests[parent_id, entry_id] = _way(self._snapshot, parent_id, entry_id)
+        return found
+
+    def _entry_of(self, plan: str) -> int:
+        """The entry that a plan armed, where it was armed on the basis of now; else 0."""
+        found = self._armed_at.get(plan)
+        if found is None:
+            found = self._armed_at[plan] = self._read(plan)
+        return found
+
+    def _read(self, plan: str) -> int:
+        try:
+            said = json.loads(self._snapshot.fact(_plan_key(plan)) or b"{}")
+            return int(said["entry"]) if said["basis"] == self._basis else 0
+        except (ValueError, KeyError, TypeError):
+            return 0  # never armed, or a newer version's: nothing is released by it
+
+    def _armed_way(self, directory_id: int) -> frozenset[int]:
+        """Of a directory and all those above it, the armed ones: one that is armed no longer may
+        have been moved since below what another plan armed.
+        """
+        found = self._ways.get(directory_id)
+        if found is None:
+            node = self._snapshot.node(directory_id)
+            above = self._armed_way(node.parent_id) if node is not None and node.parent_id else ()
+            is_armed = node is not None and node.directory.policies.manage.get(CONFIGS, False)
+            found = frozenset((directory_id, *above) if is_armed else above)
+            self._ways[directory_id] = found
+        return found
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def release_writes(
+    snapshot: Snapshot, plan: str, entry_id: int, topics: Iterable[Released]
+) -> list[Put]:
+    """What keeps that a plan, which arms the entry of this id, names topics where they are. It
+    counts once the plan is armed (``armed_plan``).
+    """
+    ways: dict[int, str] = {}
+    writes = []
+    for one in topics:
+        parent_id = one.place[0]
+        if parent_id not in ways:
+            ways[parent_id] = _way(snapshot, parent_id, entry_id)
+        value = f"{one.topic_id.hex()} {plan} {ways[parent_id]}"
+        writes.append(Put(_named_key(one.entry_id), value.encode()))
+    return writes
+
+
+def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
+    """The directories from a topic's own up to the entry that is armed, by their ids; its own one
+    only where the topic itself is armed. A topic, or a directory around it, that was moved may
+    have been excluded where it was.
+    """
+    ids, here = [parent_id], parent_id
+    while here and here != entry_id:
+        node = snapshot.node(here)
+        here = node.parent_id if node is not None else 0
+        ids.append(here)
+    if ids[-1] != entry_id:
+        ids = [parent_id]
+    text = " ".join(f"{one:x}" for one in ids)
+    return hashlib.sha256(text.encode()).hexdigest()[:_WAY_DIGITS]
+
+
+def armed_plan(plan: str, basis: str, entry_id: int) -> Put:
+    """What keeps that a plan was armed at an entry, and what the effective policies stood on."""
+    return Put(_plan_key(plan), json.dumps({"basis": basis, "entry": entry_id}).encode())
+
+
+def releases_of(
+    snapshot: Snapshot, mount: Path, topics: Iterable[Released], cause: str
+) -> Iterator[Write]:
+    """What releases topics without a plan that somebody read, for the cause that is named: those
+    below an armed entry, as long as it is armed on the basis of now.
+    """
+    basis = basis_of(snapshot, mount)
+    plans: set[str] = set()
+    for one in topics:
+        topic = snapshot.topic(*one.place)
+        entry_id = arming_entry(snapshot, one.place[0], topic) if topic is not None else 0
+        if not entry_id or not one.topic_id:
+            continue
+        # With the basis in its name no other one ever makes these releases count.
+        plan = f"{cause}-{basis}-{entry_id:x}"
+        if plan not in plans:
+            plans.add(plan)
+            yield armed_plan(plan, basis, entry_id)
+        yield from release_writes(snapshot, plan, entry_id, [one])
+
+
+def arming_entry(snapshot: Snapshot, parent_id: int, topic: Topic) -> int:
+    """The id of the nearest entry that lets kdir change a topic's configs; 0 = nothing does."""
+    said, entry_id, above = topic.policies.manage.get(CONFIGS), topic.entry_id, parent_id
+    while said is None and above:
+        node = snapshot.node(above)
+        if node is None:
+            return 0
+        said, entry_id = node.directory.policies.manage.get(CONFIGS), above
+        above = node.parent_id
+    return entry_id if said else 0
+
+
+def forget_release(entry_id: int) -> Remove:
+    """Of a topic that is no more."""
+    return Remove(_named_key(entry_id))
+
+
+def are_kept(snapshot: Snapshot) -> bool:
+    """Whether releases are kept already; else what was armed was armed by an older version."""
+    return snapshot.fact(_KEPT) is not None
+
+
+def keep_releases() -> Put:
+    """Records that releases are kept from now on."""
+    return Put(_KEPT, b"1")
+
+
+def _named_key(entry_id: int) -> bytes:
+    return b"%b%016x" % (_NAMED, entry_id)
+
+
+def _plan_key(plan: str) -> bytes:
+    return _PLAN + plan.encode()

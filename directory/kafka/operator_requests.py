@@ -1,0 +1,230 @@
+"""What operators ask of a Kafka through its directory: adopt, look up, acknowledge.
+
+Any server may do it, elected or not: what is committed here is guarded by the plans themselves, and
+what is too much for one request is recorded for the elected one.
+Refuses to change anything in Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from directory.kafka import adoption, pin_and_stop
+from directory.kafka.adoption import Adopted
+from directory.kafka.contract import KafkaAdmin, Refused, Seen, Survey
+from directory.kafka.desk import Desk
+from directory.kafka.fenced_commits import TopicCommits
+from directory.kafka.pin_and_stop import KafkaFacts
+from directory.namespace.command import Observed
+from directory.namespace.mapping import MappingRule
+from directory.namespace.physical_names import refuse_protected
+from directory.namespace.removal_records import LARGE_CHANGES_LEVEL, level_of
+from directory.store.base import KeyIs
+from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions, rules_to_proto
+from resolver.errors import (
+    Absent,
+    InvalidArgument,
+    InvalidPhysicalName,
+    KafkaRefused,
+    KafkaReplaced,
+    VanishGuard,
+)
+
+__all__ = ["Adopting", "Operations"]
+
+_log = logging.getLogger(__name__)
+
+_ANSWER_SECONDS: Final = 2.0
+"""So much of a request's time is kept for its answer."""
+_LOOK_SECONDS: Final = 0.05
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Adopting:
+    """What an adoption came to, or would come to."""
+
+    rows: Sequence[Adopted]
+    under_way: LargeAdoption | None = None
+    """How far it is, where it goes on after the answer: the rows say what is being done."""
+
+
+class Operations:
+    """For any thread."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def adopt(
+        self,
+        rules: Sequence[MappingRule],
+        plan_only: bool,  # noqa: FBT001 - the request's own word
+        remap: bool,  # noqa: FBT001
+        principal: str = "",
+        timeout_seconds: float = 10.0,
+    ) -> Adopting:
+        """Take in what Kafka has, by rules; or only say what would be done.
+
+        Rules that are given are kept for the topics that appear later; none = those in force.
+        Entries whose topic kdir could not make because it was there, and those whose topic was
+        replaced, take Kafka's topic as it is now. Any server may do it, elected or not; where there
+        is much to do it is recorded, the elected one does it in steps, and this waits for that, so
+        long as there is time.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard, StoreUnavailable
+        """
+        deadline = self._desk.clock() + timeout_seconds
+        survey = self._ask(lambda admin: admin.survey())
+        snapshot = self._desk.latest()
+        held = KafkaFacts.of(snapshot)
+        _refuse_another(held, survey.cluster_id)
+        placing = tuple(rules) or held.rules
+        rows = self._rows(placing, survey, remap=remap)
+        if plan_only:
+            return Adopting(rows)
+        _refuse_when_stopped(held)
+        commits = TopicCommits(self._desk.writer, self._desk.limits, None, principal)
+        keep = pin_and_stop.write_rules(rules) if rules else ()
+        count = sum(row.step is not None for row in rows)
+        if count < LARGE or level_of(snapshot) < LARGE_CHANGES_LEVEL:
+            if keep:
+                commits.put(keep)
+            return Adopting(adoption.carry_out(rows, commits))
+        change = self._recorded(placing, remap=remap, principal=principal, count=count)
+        commits.put((*keep, change.to_put()))
+        under_way = self._wait_for(change, deadline)
+        if under_way is not None:
+            return Adopting(rows, under_way)
+        return Adopting(_outcome(rows, self._rows(placing, survey, remap=remap)))
+
+    def under_way(self) -> list[LargeAdoption]:
+        """The adoptions that operators asked for and the elected server has not finished."""
+        return [one for one in adoptions(self._desk.latest()) if one.change_id != SWEEP]
+
+    def rows_of(self, change: LargeAdoption, survey: Survey) -> list[Adopted]:
+        """What is left of an adoption."""
+        return self._rows(change.rules, survey, remap=change.remap)
+
+    def _rows(self, rules: Sequence[MappingRule], survey: Survey, *, remap: bool) -> list[Adopted]:
+        placing = self._desk.settings.placing(tuple(rules))
+        return adoption.plan(placing, survey, self._desk.latest(), self._desk.mount(), remap=remap)
+
+    def _recorded(
+        self, rules: Sequence[MappingRule], *, remap: bool, principal: str, count: int
+    ) -> LargeAdoption:
+        """The record of it; who asks again gets the one that is there."""
+        for one in self.under_way():
+            if one.remap == remap and rules_to_proto(one.rules) == rules_to_proto(rules):
+                return one
+        now_ms = int(self._desk.now() * 1000)
+        return LargeAdoption(
+            change_id=f"{now_ms:x}-{secrets.token_hex(4)}",
+            mount=self._desk.mount(),
+            started_at_ms=now_ms,
+            done=0,
+            left=count,
+            principal=principal,
+            rules=tuple(rules),
+            remap=remap,
+        )
+
+    def _wait_for(self, change: LargeAdoption, deadline: float) -> LargeAdoption | None:
+        """What is left of it when the time is over; None = it is finished."""
+        until = deadline - _ANSWER_SECONDS
+        while True:
+            found = next((o for o in self.under_way() if o.change_id == change.change_id), None)
+            if found is None or self._desk.clock() >= until:
+                return found
+            self._desk.sleep(_LOOK_SECONDS)
+
+    def look_up(self, physical_name: str) -> Observed:
+        """A topic as it is in Kafka now, for adopting it by path.
+
+        Raises:
+            InvalidPhysicalName: it is Kafka's own, or kdir's.
+            Absent, KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
+        """
+        refuse_protected(physical_name)
+        held = KafkaFacts.of(self._desk.latest())
+        _refuse_when_stopped(held)
+
+        def look(admin: KafkaAdmin) -> Observed:
+            _refuse_another(held, admin.cluster_id())
+            match admin.describe([physical_name]).get(physical_name):
+                case None:
+                    raise Absent(f"Kafka has no topic {physical_name}", physical_name=physical_name)
+                case Refused(words):
+                    raise KafkaRefused(f"topic {physical_name}: {words}")
+                case Seen(internal=True):
+                    raise InvalidPhysicalName(
+                        f"Kafka shows {physical_name} as an internal topic: kdir never adopts it",
+                        physical_name=physical_name,
+                        rule="internal",
+                    )
+                case seen:
+                    configs = admin.configs([physical_name]).get(physical_name)
+                    known = {} if configs is None or isinstance(configs, Refused) else configs
+                    return adoption.observed(seen, known)
+
+        return self._ask(look)
+
+    def acknowledge(self, text: str, *, principal: str = "") -> int:
+        """Go on after a stop, whose words are repeated: what they tell is accepted.
+
+        Returns:
+            The revision of the acknowledgement.
+
+        Raises:
+            InvalidArgument: these are not the words of a stop that holds now; what holds is in the
+                message.
+            LostRace, StoreUnavailable
+        """
+        snapshot = self._desk.latest()
+        held = KafkaFacts.of(snapshot)
+        if held.stop is None or held.stop.text != text:
+            now = f"stopped says: {held.stop.text}" if held.stop else "nothing is stopped"
+            raise InvalidArgument(f"stopped: not what holds now; {now}", field="stopped")
+        guard = KeyIs(pin_and_stop.STOPPED, snapshot.fact(pin_and_stop.STOPPED))
+        revision = self._desk.writer.put_facts(
+            pin_and_stop.allow(held.stop, snapshot, int(self._desk.now() * 1000)), guards=(guard,)
+        )
+        _log.warning("%s: %s acknowledged: %s", self._desk.cluster, principal or "somebody", text)
+        return revision
+
+    def _ask(self, question: Callable[[KafkaAdmin], _T]) -> _T:
+        with closing(self._desk.admin()) as admin:
+            return question(admin)
+
+
+def _outcome(planned: Sequence[Adopted], after: Sequence[Adopted]) -> list[Adopted]:
+    """What became of the rows: as planned, but for topics that stand elsewhere all the same."""
+    now = {row.physical_name: row for row in after}
+    return [
+        found
+        if row.step is not None
+        and (found := now.get(row.physical_name)) is not None
+        and (found.step is not None or found.path != row.path)
+        else row
+        for row in planned
+    ]
+
+
+def _refuse_another(held: KafkaFacts, seen_id: str) -> None:
+    if held.pinned and seen_id != held.pinned:
+        raise KafkaReplaced(
+            f"another Kafka cluster answers: {seen_id}; this directory belongs to {held.pinned}",
+            pinned=held.pinned,
+            seen=seen_id,
+        )
+
+
+def _refuse_when_stopped(held: KafkaFacts) -> None:
+    if held.stop is not None:
+        raise (KafkaReplaced if held.stop.kafka_id else VanishGuard)(held.stop.text)

@@ -1,0 +1,82 @@
+"""What the Kafka side of a directory is told, and what it tells of itself; plain values.
+
+Refuses to read files: ``directory/server/config.py`` does, and ``assembly.py`` translates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from directory.namespace.mapping import MappingRule, split_on
+
+__all__ = ["ACLS", "CONFIGS", "CREATE", "DELETE", "KafkaSettings", "KafkaStatus"]
+
+ACLS: Final = "acls"
+CREATE: Final = "create"
+CONFIGS: Final = "configs"
+DELETE: Final = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """One cluster's Kafka, and how far the reconciler may go."""
+
+    bootstrap: tuple[str, ...]
+    """``host:port`` of some brokers."""
+    ceiling: frozenset[str] = frozenset()
+    """What may be changed in Kafka at all; empty = observe."""
+    split_on: str = ""
+    """Adopted names are split at this; empty = they stay flat."""
+    rules: tuple[MappingRule, ...] = ()
+    """Come before ``split_on``. Rules that were adopted with (`kdir adopt --map`) come before."""
+    properties: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
+    """librdkafka's, for TLS and SASL towards the brokers; asked for each new client."""
+    sweep_seconds: float = 30.0
+    """From one metadata sweep to the next; longer where a sweep itself takes long."""
+    timeout_seconds: float = 10.0
+    """Of one request to Kafka."""
+    configs_per_sweep: int = 1_000
+    """Topics whose configs are read after one sweep, those longest unread first: reading them costs
+    a broker about half a millisecond each, every time."""
+
+    changes_per_second: float = 500.0
+    """Topics that are changed in Kafka in a second, where armed: its controller serves others."""
+    mend: bool = False
+    """What somebody else changed below an armed directory is changed back."""
+    acl_limit: int = 2_000
+    """So many ACLs Kafka is to have, whoever made them: each costs every broker."""
+    grants_max_age_seconds: float | None = None
+    """An inherited allow ends when no parent confirmed it for so long; None = never."""
+    has_parent: bool = False
+    """The config names a parent: what it hands down must be known before anything depends on it."""
+
+    def placing(self, adopted: tuple[MappingRule, ...] = ()) -> tuple[MappingRule, ...]:
+        """The rules in force, in order; ``adopted`` are those that an operator adopted with."""
+        return (*(adopted or self.rules), *split_on(self.split_on))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaStatus:
+    """How Kafka and the reconciler are doing (the fields of ``kdir.v1.KafkaStatus``)."""
+
+    pinned_cluster_id: str = ""
+    seen_cluster_id: str = ""
+    reachable: bool = False
+    message: str = ""
+    last_sweep_seconds: float | None = None
+    ceiling: tuple[str, ...] = ()
+    stopped: str = ""
+    pending_count: int = 0
+    missing_count: int = 0
+    drift_count: int = 0
+    leader: bool = False
+    waiting_count: int = 0
+    contested_count: int = 0
+    acl_count: int = 0
+    acl_waiting_count: int = 0
+    acl_refused_count: int = 0
+    acl_lost_count: int = 0
+    replaced_count: int = 0
+    unmanaged: str = ""

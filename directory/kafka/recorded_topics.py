@@ -1,0 +1,134 @@
+"""The topics of a snapshot, one by one, with their paths, and how many stand how; pure.
+
+Refuses to look below ``DELETED_ID`` except where it is asked to: what was removed has no path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from directory.kafka.applying.desired_configs import Wishing
+from directory.kafka.compare import Recorded
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Provision, Topic
+from directory.namespace.snapshot import Node, Snapshot
+from resolver.path import Path
+
+__all__ = [
+    "Census",
+    "Doomed",
+    "counting",
+    "doomed",
+    "pending",
+    "place_of",
+    "recorded",
+    "recorded_at",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A topic that was removed from the tree and waits until Kafka's topic is gone."""
+
+    name: str
+    """Its name below ``DELETED_ID``."""
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """How many topics stand how."""
+
+    revision: int = -1
+    pending: int = 0
+    """Waiting for Kafka: to be made, or to go."""
+    missing: int = 0
+    drifting: int = 0
+    replaced: int = 0
+
+
+def recorded(snapshot: Snapshot, mount: Path, directory_id: int = ROOT_ID) -> Iterator[Recorded]:
+    """Every topic at or below a directory, a directory's own before those further down."""
+    above = snapshot.path_of(directory_id)
+    start = snapshot.node(directory_id)
+    if above is None or start is None:
+        return
+    wishing = Wishing(snapshot)
+    stack: list[tuple[tuple[str, ...], Node]] = [((*mount.segments, *above), start)]
+    while stack:
+        segments, node = stack.pop()
+        for name, record in node.topics.items():
+            topic = snapshot.codec.decode(record)
+            if isinstance(topic, Topic):
+                wished = wishing.of(node.entry_id, topic)
+                yield Recorded(Path((*segments, name)), topic, wished)
+        for name, container in node.containers.items():
+            if isinstance(container, Directory):
+                below = snapshot.node(container.entry_id)
+                if below is not None:
+                    stack.append(((*segments, name), below))
+
+
+def recorded_at(snapshot: Snapshot, mount: Path, path: Path) -> Iterator[Recorded]:
+    """The topic at this path, if there is one, and every topic below it, if it is a directory."""
+    relative = path.below(mount)
+    if relative:
+        parent_id = snapshot.find_directory(relative[:-1])
+        topic = None if parent_id is None else snapshot.topic(parent_id, relative[-1])
+        if topic is not None and parent_id is not None:
+            yield Recorded(path, topic, Wishing(snapshot).of(parent_id, topic))
+    directory_id = snapshot.find_directory(relative)
+    if directory_id is not None:
+        yield from recorded(snapshot, mount, directory_id)
+
+
+def doomed(snapshot: Snapshot, limit: int | None = None, after: str = "") -> Iterator[Doomed]:
+    """The removed topics that wait for Kafka, at most so many, by their names below DELETED_ID."""
+    node = snapshot.node(DELETED_ID)
+    if node is None:
+        return
+    names = (name for name, _ in node.topics.items(after, inclusive=False))
+    found = (Doomed(name, topic) for name in names if (topic := _deleting(snapshot, name)))
+    yield from islice(found, limit)
+
+
+def _deleting(snapshot: Snapshot, name: str) -> Topic | None:
+    topic = snapshot.topic(DELETED_ID, name)
+    return topic if topic is not None and topic.provision is Provision.DELETING else None
+
+
+def pending(snapshot: Snapshot, mount: Path, place: tuple[int, str]) -> Recorded | None:
+    """The topic at a place (parent id, name), if it waits to be made."""
+    parent_id, name = place
+    topic = snapshot.topic(parent_id, name)
+    above = snapshot.path_of(parent_id)
+    if topic is None or above is None or topic.provision is not Provision.PENDING:
+        return None
+    return Recorded(Path((*mount.segments, *above, name)), topic)
+
+
+def place_of(snapshot: Snapshot, mount: Path, one: Recorded) -> tuple[int, str] | None:
+    """The place (parent id, name) of a topic that was at a path; None = its directory is gone, or
+    the cluster was mounted elsewhere meanwhile.
+    """
+    if not mount.is_prefix_of(one.path):
+        return None
+    relative = one.path.below(mount)
+    parent_id = snapshot.find_directory(relative[:-1])
+    return None if parent_id is None else (parent_id, relative[-1])
+
+
+def counting(snapshot: Snapshot, mount: Path, every: int) -> Iterator[Census]:
+    """Counts the topics that stand otherwise than well: the count so far after each so many
+    topics, of revision -1 while it is not whole, and at last the whole.
+    """
+    waiting, missing, drifting, replaced = sum(1 for _ in doomed(snapshot)), 0, 0, 0
+    for number, one in enumerate(recorded(snapshot, mount), start=1):
+        waiting += one.topic.provision is Provision.PENDING
+        missing += one.topic.provision is Provision.MISSING
+        replaced += one.topic.provision is Provision.REPLACED
+        drifting += one.topic.drift_count > 0
+        if number % every == 0:
+            yield Census(-1, waiting, missing, drifting, replaced)
+    yield Census(snapshot.revision, waiting, missing, drifting, replaced)

@@ -1,0 +1,145 @@
+"""What waits to be made in or deleted from Kafka, and when each is to be tried (again).
+
+Filled by hints of the replica and by sweeps; refuses to do the work.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from directory.kafka import recorded_topics
+from directory.kafka.compare import Recorded
+from directory.kafka.recorded_topics import Doomed
+from directory.namespace.entry import DELETED_ID
+from directory.namespace.keys import ENTRY, parse_entry_key
+from directory.namespace.snapshot import Snapshot
+from directory.namespace.tree_nodes import ROOT_KEY
+from directory.store.base import Put, Write
+from resolver.path import Path
+
+__all__ = ["Backoff", "Work", "Worklist"]
+
+_FIRST_RETRY_SECONDS: Final = 0.5
+_LAST_RETRY_SECONDS: Final = 10.0
+_BATCH: Final = 500
+"""Topics created, and topics deleted, in one go, before others get their turn."""
+
+
+class Backoff:
+    """Grows from failure to failure, with jitter, so that servers do not come back in step."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._seconds = _FIRST_RETRY_SECONDS
+
+    def next(self) -> float:
+        """Seconds to wait now."""
+        seconds, self._seconds = self._seconds, min(2 * self._seconds, _LAST_RETRY_SECONDS)
+        return seconds * self._chance.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """It went well."""
+        self._seconds = _FIRST_RETRY_SECONDS
+
+
+class Work(NamedTuple):
+    """What to do in one go."""
+
+    create: Sequence[Recorded]
+    delete: Sequence[Doomed]
+
+
+class Worklist:
+    """For one leader. ``hint`` may be called from any thread, the rest by one."""
+
+    def __init__(self, clock: Callable[[], float], chance: random.Random) -> None:
+        self._clock = clock
+        self._backoff = Backoff(chance)
+        self._lock = threading.Lock()
+        self._hints: set[tuple[int, str]] = set()
+        self._places: dict[tuple[int, str], float] = {}  # (parent id, name) → not before
+        self._removed_due: float | None = 0.0  # None = nothing is known to wait
+        self._removed_after = ""  # so that some that cannot be deleted do not hold up the rest
+
+    def hint(self, writes: Iterable[Write]) -> bool:
+        """Note what a commit wrote; whether that may want doing."""
+        found = False
+        for write in writes:
+            if not isinstance(write, Put) or not write.key.startswith(ENTRY):
+                continue
+            if write.key == ROOT_KEY:
+                continue  # a directory, and the only entry without a name
+            key = parse_entry_key(write.key)
+            if key.parent_id == DELETED_ID or key.is_topic:
+                found = True
+                with self._lock:
+                    self._hints.add((key.parent_id, key.name))
+        return found
+
+    def add(self, places: Iterable[tuple[int, str]]) -> None:
+        """Topics that were seen to wait; one that was put off stays put off."""
+        for place in places:
+            self._places.setdefault(place, 0.0)
+
+    def due(self, snapshot: Snapshot, mount: Path) -> Work:
+        """What is to be done now; all else that was noted needs nothing, and is forgotten."""
+        with self._lock:
+            hints, self._hints = self._hints, set()
+        self.add(place for place in hints if place[0] != DELETED_ID)
+        if self._removed_due is None and any(place[0] == DELETED_ID for place in hints):
+            self._removed_due = 0.0
+        now = self._clock()
+        create: list[Recorded] = []
+        for place, not_before in list(self._places.items()):
+            if not_before > now:
+                continue
+            if (one := recorded_topics.pending(snapshot, mount, place)) is None:
+                del self._places[place]
+            elif len(create) < _BATCH:
+                create.append(one)
+        return Work(create, self._removed(snapshot, now))
+
+    def _removed(self, snapshot: Snapshot, now: float) -> list[Doomed]:
+        if self._removed_due is None or self._removed_due > now:
+            return []
+        found = list(recorded_topics.doomed(snapshot, _BATCH, self._removed_after))
+        if not found and self._removed_after:
+            self._removed_after = ""
+            return self._removed(snapshot, now)
+        self._removed_after = found[-1].name if len(found) == _BATCH else ""
+        if not found:
+            self._removed_due = None
+        return found
+
+    def done(self, snapshot: Snapshot, mount: Path, later: Work) -> None:
+        """What was due was tried; ``later`` is what of it has to be tried again."""
+        if not later.create and not later.delete:
+            self._backoff.reset()
+            return
+        not_before = self._clock() + self._backoff.next()
+        for one in later.create:
+            place = recorded_topics.place_of(snapshot, mount, one)
+            if place is not None:
+                self._places[place] = not_before
+        if later.delete:
+            self._removed_due = not_before
+
+    def waiting_count(self) -> int:
+        """How many topics are noted to be made, or looked at, from any thread; those to be deleted
+        are not counted before their turn comes.
+        """
+        with self._lock:
+            return len(self._hints) + len(self._places)
+
+    def next_due(self) -> float | None:
+        """When there is something to do, by the clock; None = nothing waits."""
+        with self._lock:
+            if self._hints:
+                return 0.0
+        due = list(self._places.values())
+        if self._removed_due is not None:
+            due.append(self._removed_due)
+        return min(due, default=None)

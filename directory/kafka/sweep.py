@@ -1,0 +1,224 @@
+"""One look at all of Kafka, and committing what follows from it for the tree.
+
+Adopts, records and stops; refuses to change anything in Kafka.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from directory.kafka import adoption, pin_and_stop, recorded_topics
+from directory.kafka.applying.altered import Altered
+from directory.kafka.applying.desired_configs import Wishing, is_under_way
+from directory.kafka.backlog import Backlog
+from directory.kafka.compare import Recorded, compare, config_news
+from directory.kafka.contract import KafkaAdmin, Refused, Seen, Survey
+from directory.kafka.fenced_commits import TopicCommits
+from directory.kafka.pin_and_stop import KafkaFacts
+from directory.kafka.provision import Settling
+from directory.kafka.reconciler_settings import KafkaSettings
+from directory.namespace.keys import detached_key, large_change_key
+from directory.namespace.mapping import Action, Adoption, plan_adoption
+from directory.namespace.removal_records import LARGE_CHANGES_LEVEL, level_of
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Put, Remove
+from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
+from resolver.path import Path
+
+__all__ = ["Sweeper"]
+
+_log = logging.getLogger(__name__)
+
+_BATCHES: Final = 8
+"""As many transactions as adopting may take within a sweep; more wait their turn."""
+_SHARE: Final = 20
+"""A sweep that takes a second is made every 20 s at most, whatever the setting says."""
+
+
+class Sweeper:
+    """For one leader, in its thread.
+
+    Args:
+        latest: the newest snapshot, which holds what was committed before.
+        settling, altered: what was changed in Kafka a short while ago.
+        clock: monotonic seconds.
+        now: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        settings: KafkaSettings,
+        latest: Callable[[], Snapshot],
+        mount: Callable[[], Path],
+        settling: Settling,
+        altered: Altered,
+        clock: Callable[[], float],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._latest = latest
+        self._mount = mount
+        self._settling = settling
+        self._altered = altered
+        self._clock = clock
+        self._now = now
+        self._number = 0
+        self._configs_read: dict[str, int] = {}  # name → number of the sweep
+        self.due = 0.0
+        """When the next one is due, by the clock."""
+        self.survey: Survey | None = None
+        """The last one."""
+        self.backlog: Backlog | None = None
+        """Topics that wait to be adopted, where they are too many for one go."""
+        self.note = ""
+        """What Kafka did not let us see, in its words; empty = we see all."""
+
+    def sweep(self, admin: KafkaAdmin, commits: TopicCommits) -> Sequence[Recorded]:
+        """Look, and commit what follows.
+
+        Returns:
+            The topics that wait to be made in Kafka.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+        """
+        # In this order: what is created after the snapshot was taken is not missed in the survey.
+        snapshot, mount = self._latest(), self._mount()
+        survey = self._look(admin)
+        held = KafkaFacts.of(self._latest())
+        if held.stop is not None and not self._is_over(held, survey, commits):
+            return ()
+        comparison = compare(
+            recorded_topics.recorded(snapshot, mount),
+            survey,
+            pinned=held.pinned,
+            acknowledged=held.allowed,
+            under_way=lambda one: is_under_way(self._latest(), one.topic, one.wished),
+        )
+        if comparison.stop is not None:
+            _log.error("%s: stopped: %s", self._cluster, comparison.stop.text)
+            commits.put(pin_and_stop.stop(comparison.stop))
+            return ()
+        if comparison.pin:
+            _log.info("%s: pinned to Kafka %s", self._cluster, comparison.pin)
+            commits.put(pin_and_stop.pin(comparison.pin, int(self._now() * 1000)))
+        self._adopt(comparison.adopt, held, commits)
+        commits.record(comparison.news)
+        if held.allowed:
+            commits.put(pin_and_stop.forget_allowed())
+        return comparison.create
+
+    def _look(self, admin: KafkaAdmin) -> Survey:
+        started = self._clock()
+        # Also when it fails: how soon it is tried again then is the caller's to say.
+        self.due = started + self._settings.sweep_seconds
+        survey = self._altered.survey(self._settling.correct(admin.survey()))
+        now = self._clock()
+        self.due = now + max(self._settings.sweep_seconds, (now - started) * _SHARE)
+        self.survey = survey
+        self._number += 1
+        return survey
+
+    def _is_over(self, held: KafkaFacts, survey: Survey, commits: TopicCommits) -> bool:
+        """Whether a stop ended by itself: the pinned Kafka is back at its address."""
+        if held.stop is None or not held.stop.kafka_id or survey.cluster_id != held.pinned:
+            return False
+        _log.warning("%s: Kafka %s is back", self._cluster, survey.cluster_id)
+        commits.put(pin_and_stop.stop(None))
+        return True
+
+    def _detach(self, rows: Iterable[Adoption], snapshot: Snapshot, commits: TopicCommits) -> None:
+        """Records which topics came of requests whose entries were removed meanwhile: they are left
+        alone for good, and others that somebody makes of their names later are not.
+        """
+        writes = [
+            Put(detached_key(row.observed.physical_name), row.observed.topic_id)
+            for row in rows
+            if row.action is Action.DETACHED
+            and row.observed.topic_id
+            and snapshot.fact(detached_key(row.observed.physical_name)) is None
+        ]
+        for start in range(0, len(writes), commits.batch):
+            commits.put(writes[start : start + commits.batch])
+
+    def _adopt(self, topics: Sequence[Seen], held: KafkaFacts, commits: TopicCommits) -> None:
+        """Take topics in, or make them the backlog."""
+        snapshot, mount = self._latest(), self._mount()
+        rows = plan_adoption(
+            self._settings.placing(held.rules),
+            [adoption.observed(seen) for seen in topics],
+            snapshot,
+            mount=mount,
+        )
+        self._detach(rows, snapshot, commits)
+        new = [(row.segments, row.observed) for row in rows if row.is_new]
+        if len(new) > commits.batch * _BATCHES:
+            self.backlog = Backlog(
+                [adoption.taken_in(mount, *one) for one in new],
+                self._recorded(snapshot, len(new)),
+                self._clock,
+            )
+            self.backlog.begin(commits)
+            _log.info("%s: adopts %d topics of Kafka, in steps", self._cluster, len(new))
+            return
+        notes = commits.adopt(new)
+        if new:
+            _log.info("%s: adopted %d topics of Kafka", self._cluster, len(new))
+        for note in notes:
+            _log.warning("%s: %s", self._cluster, note)
+        if snapshot.fact(large_change_key(SWEEP)) is not None:
+            # The sweep before this one was cut off when little was left.
+            commits.put([Remove(large_change_key(SWEEP))])
+
+    def _recorded(self, snapshot: Snapshot, count: int) -> LargeAdoption | None:
+        """What is kept of a large adoption; all the servers must know of such records."""
+        for one in adoptions(snapshot):
+            if one.change_id == SWEEP:
+                return one  # of a leader before this one
+        if count < LARGE or level_of(snapshot) < LARGE_CHANGES_LEVEL:
+            return None
+        return LargeAdoption(
+            change_id=SWEEP,
+            mount=self._mount(),
+            started_at_ms=int(self._now() * 1000),
+            done=0,
+            left=count,
+        )
+
+    def read_configs(self, admin: KafkaAdmin, commits: TopicCommits) -> None:
+        """Read the configs of some topics of the last survey: those not read for longest.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+        """
+        if self.survey is None or KafkaFacts.of(self._latest()).stop is not None:
+            return
+        names = [name for name, seen in self.survey.topics.items() if not seen.internal]
+        read = self._configs_read
+        chosen = heapq.nsmallest(
+            self._settings.configs_per_sweep, names, key=lambda name: read.get(name, -1)
+        )
+        found = admin.configs(chosen)
+        self._configs_read = {name: read[name] for name in names if name in read}
+        self._configs_read |= dict.fromkeys(chosen, self._number)
+        snapshot, mount = self._latest(), self._mount()
+        wishing = Wishing(snapshot)
+        news = []
+        self.note = ""
+        for name, configs in found.items():
+            if isinstance(configs, Refused):
+                self.note = f"configs of {name} cannot be read: {configs.words}"
+                continue
+            located = snapshot.locate(name)
+            if located is not None and located.relative is not None:
+                path = Path((*mount.segments, *located.relative))
+                wished = wishing.of(located.parent_id, located.topic)
+                known = self._altered.configs(located.topic.topic_id, configs)
+                news.append(config_news(Recorded(path, located.topic, wished), known))
+        commits.record([one for one in news if one is not None])

@@ -1,0 +1,349 @@
+"""The changes that are past, and those to come, for who watches; refuses to filter by path.
+
+The newest events are held in memory, bounded in number and bytes; older ones are read from the
+store's ``o/`` rows, which ``maintenance/retention.py`` trims. A subscription that begins in the
+past reads them page by page, as its watcher takes them, and then has a queue of its own: who is
+slow loses its place (``Resync``), and nobody waits for it (S16).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from directory.maintenance.event_index import EventIndex
+from directory.store.base import Store, StoreAway
+from directory.store.events import Events
+from directory.store.replica import Applied, Replica
+from resolver.errors import NotReady, Resync, StoreUnavailable
+
+__all__ = ["History", "Revised", "Subscription"]
+
+Revised = tuple[int, Events]
+"""The events of one revision, which are at least one, by position."""
+
+_PAGE_EVENTS: Final = 200
+"""Of older changes read from the store at a time, for one subscription."""
+_READERS: Final = 4
+"""Subscriptions that read a page from the store at the same time."""
+_WAIT_SECONDS: Final = 5.0
+
+
+class History:
+    """Remembers and hands on what one replica sees. Make it before the replica is started."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        store: Store,
+        *,
+        kept_events: int = 20_000,
+        kept_bytes: int = 64 << 20,
+        queue_events: int = 10_000,
+        queue_bytes: int = 64 << 20,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``kept_events`` and ``kept_bytes`` in memory for all; ``queue_events`` and
+        ``queue_bytes`` that one subscription may lag.
+        """
+        self._kept_events: Final = kept_events
+        self._kept_bytes: Final = kept_bytes
+        self._queue_events: Final = queue_events
+        self._queue_bytes: Final = queue_bytes
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._recent: deque[tuple[Revised, int]] = deque()
+        """With the bytes of each."""
+        self._recent_count = 0
+        self._recent_bytes = 0
+        self._loads = 0
+        """How often the tree was loaded: what was read before is no basis to go on from."""
+        self._reading: Final = threading.BoundedSemaphore(_READERS)
+        self._recent_after = -1  # _recent holds all events of later revisions; -1: not loaded
+        self._subscriptions: set[Subscription] = set()
+        self.index: Final = EventIndex(store)
+        """Where the events of each revision lie in the store."""
+        self._unsubscribe: Final = replica.subscribe(self._applied)
+
+    def since(self, revision: int) -> Sequence[Revised]:
+        """All events after a revision, in order.
+
+        Raises:
+            Resync: they are no longer kept.
+            StoreUnavailable: they are kept in the store only, and it is away.
+            NotReady: nothing is loaded yet.
+        """
+        found: list[Revised] = []
+        subscription = self.follow(revision)
+        try:
+            while page := subscription.next(0):
+                found += page
+        finally:
+            subscription.close()
+        return found
+
+    def follow(self, after_revision: int) -> Subscription:
+        """All events after a revision, those to come included; the caller closes it.
+
+        Raises:
+            Resync, StoreUnavailable, NotReady: as ``since``.
+        """
+        with self._lock:
+            if self._recent_after < 0:
+                raise NotReady("the tree is not loaded yet")
+            subscription = Subscription(self, after_revision, self._loads, self._clock)
+            if after_revision >= self._recent_after:
+                subscription.join(self._later(after_revision))
+                self._subscriptions.add(subscription)
+                return subscription
+        self._refuse_forgotten(after_revision)
+        return subscription
+
+    def page(self, subscription: Subscription, after: int) -> tuple[list[Revised], int]:
+        """The next events of a subscription that begins in the past, and the revision that they
+        reach. Where the rest is in memory, the subscription joins those that are handed changes.
+
+        Raises:
+            Resync, StoreUnavailable
+        """
+        with self._lock:
+            if subscription.loads != self._loads:
+                raise Resync(_LOADED_ANEW)
+            if after >= self._recent_after:
+                subscription.join(self._later(after))
+                self._subscriptions.add(subscription)
+                return [], after
+            until = self._recent_after
+        # Not under the lock: the replica's thread must not wait for the store.
+        return self._read(after, until)
+
+    def _later(self, after: int) -> list[Revised]:
+        """What is in memory of later revisions; the lock is held."""
+        return [revised for revised, _ in self._recent if revised[0] > after]
+
+    def page_back(self, before_revision: int, limit: int) -> Sequence[Revised]:
+        """The newest revisions with events before this one, newest first; empty when no older ones
+        are kept. About ``limit`` events, and at least one revision's.
+
+        Raises:
+            StoreUnavailable, NotReady
+        """
+        found: list[Revised] = []
+        count = 0
+        with self._lock:
+            if self._recent_after < 0:
+                raise NotReady("the tree is not loaded yet")
+            for revised, _ in reversed(self._recent):
+                if revised[0] < before_revision:
+                    found.append(revised)
+                    count += len(revised[1])
+                    if count >= limit:
+                        return found
+            before = min(before_revision, self._recent_after + 1)
+        if not found:
+            found += self._read_back(before, limit)
+        return found
+
+    def oldest_revision(self) -> int:
+        """Events up to this revision are no longer kept.
+
+        Raises:
+            StoreUnavailable
+        """
+        try:
+            return self.index.floor()
+        except StoreAway as reason:
+            raise StoreUnavailable(f"the store is away: {reason}") from reason
+
+    def lags(self) -> list[int]:
+        """For each subscription, how many events wait in its queue."""
+        with self._lock:
+            subscriptions = list(self._subscriptions)
+        return [one.waiting for one in subscriptions]
+
+    def close(self) -> None:
+        """Ends every subscription."""
+        self._unsubscribe()
+        with self._lock:
+            subscriptions = list(self._subscriptions)
+        for subscription in subscriptions:
+            subscription.close()
+
+    # -- the store's part --------------------------------------------------------------------
+
+    def _read(self, after: int, until: int) -> tuple[list[Revised], int]:
+        if not self._reading.acquire(timeout=_WAIT_SECONDS):
+            raise StoreUnavailable(f"{_READERS} others read older changes; ask again")
+        try:
+            found, reached = self.index.page(after, until, _PAGE_EVENTS)
+        except StoreAway as reason:
+            raise StoreUnavailable(
+                f"the changes after revision {after} are in the store only, and it is away: "
+                f"{reason}"
+            ) from reason
+        finally:
+            self._reading.release()
+        self._refuse_forgotten(after)  # asked last: what was trimmed before is missing above
+        return found, reached
+
+    def _refuse_forgotten(self, after: int) -> None:
+        floor = self.oldest_revision()
+        if after < floor:
+            raise Resync(
+                f"the changes after revision {after} are no longer kept (oldest: {floor}): list "
+                "again, then watch",
+                oldest=floor,
+            )
+
+    def _read_back(self, before: int, limit: int) -> list[Revised]:
+        try:
+            return self.index.read_back(before, limit)
+        except StoreAway as reason:
+            raise StoreUnavailable(f"the store is away: {reason}") from reason
+
+    # -- the replica's part ------------------------------------------------------------------
+
+    def _applied(self, applied: Applied) -> None:
+        self.index.applied(applied)
+        size = 0
+        with self._lock:
+            if applied.reloaded:
+                self._recent.clear()
+                self._recent_count = self._recent_bytes = 0
+                self._recent_after = applied.revision
+                self._loads += 1
+                left_behind = list(self._subscriptions)
+            else:
+                left_behind = []
+                if applied.events:
+                    size = self._remember((applied.revision, applied.events))
+            subscriptions = list(self._subscriptions)
+        for subscription in left_behind:
+            subscription.lose(_LOADED_ANEW)
+        if applied.events and not applied.reloaded:
+            for subscription in subscriptions:
+                subscription.put(
+                    (applied.revision, applied.events), size, self._queue_events, self._queue_bytes
+                )
+
+    def _remember(self, revised: Revised) -> int:
+        """Keeps events in memory, and forgets the oldest; returns their bytes."""
+        size = sum(event.ByteSize() for event in revised[1])
+        self._recent.append((revised, size))
+        self._recent_count += len(revised[1])
+        self._recent_bytes += size
+        while self._recent_count > self._kept_events or self._recent_bytes > self._kept_bytes:
+            (self._recent_after, events), gone = self._recent.popleft()
+            self._recent_count -= len(events)
+            self._recent_bytes -= gone
+        return size
+
+    def forget(self, subscription: Subscription) -> None:
+        """Hands nothing more to a subscription; it calls this when it is closed."""
+        with self._lock:
+            self._subscriptions.discard(subscription)
+
+
+class Subscription:
+    """One watcher's place. ``next`` is for one thread; ``close`` for any."""
+
+    def __init__(
+        self, history: History, after: int, loads: int, clock: Callable[[], float]
+    ) -> None:
+        self.loads: Final = loads
+        """How often the tree had been loaded when it began."""
+        self._history: Final = history
+        self._clock: Final = clock
+        self._changed: Final = threading.Condition()
+        self._after = after
+        """Up to this revision it has read what is past."""
+        self._joined = False
+        """Changes are handed to it."""
+        self._queue: list[Revised] = []
+        self._count = 0
+        self._bytes = 0
+        self._lost = ""
+        self._closed = False
+
+    def next(self, timeout_seconds: float) -> list[Revised]:
+        """What came, in order; empty when nothing did in time, or when it is closed. Of what is
+        past a page at a time.
+
+        Raises:
+            Resync: more came than its queue holds, the tree was loaded anew, or what is past was
+                trimmed before it was read.
+            StoreUnavailable: what is past is in the store only, and that is away.
+        """
+        while not self._joined:
+            if self._closed:
+                return []
+            page, self._after = self._history.page(self, self._after)
+            if page:
+                return page
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._queue or self._lost or self._closed, timeout_seconds
+            )
+            if self._closed:
+                self._history.forget(self)  # where it joined while it was being closed
+                return []
+            if self._lost:
+                raise Resync(self._lost)
+            found, self._queue, self._count, self._bytes = self._queue, [], 0, 0
+            return found
+
+    def join(self, begin: list[Revised]) -> None:
+        """Begins its queue; what it begins with is no lag."""
+        with self._changed:
+            self._queue = begin
+            self._joined = True
+
+    @property
+    def waiting(self) -> int:
+        """How many events came and were not taken yet."""
+        return self._count
+
+    def close(self) -> None:
+        """Ends it; a waiting ``next`` returns."""
+        with self._changed:
+            self._closed = True
+            self._queue = []
+            self._changed.notify_all()
+        self._history.forget(self)
+
+    def put(self, revised: Revised, size: int, most_events: int, most_bytes: int) -> None:
+        """Adds to the queue, or gives it up where it is full: no watcher slows the replica."""
+        with self._changed:
+            if self._lost or self._closed:
+                return
+            if self._count and self._count + len(revised[1]) > most_events:
+                self._give_up(_lagged(f"more than {most_events} changes", "watch_queue"))
+                return
+            if self._count and self._bytes + size > most_bytes:
+                found = f"changes of more than {most_bytes} bytes"
+                self._give_up(_lagged(found, "watch_queue_bytes"))
+                return
+            self._queue.append(revised)
+            self._count += len(revised[1])
+            self._bytes += size
+            self._changed.notify_all()
+
+    def lose(self, why: str) -> None:
+        """There is a gap: it cannot go on."""
+        with self._changed:
+            self._give_up(why)
+
+    def _give_up(self, why: str) -> None:
+        self._lost = why
+        self._queue = []
+        self._changed.notify_all()
+
+
+def _lagged(found: str, setting: str) -> str:
+    return f"{found} were not read in time (limits.{setting}): list again, then watch"
+
+
+_LOADED_ANEW: Final = "the tree was loaded anew: list again, then watch"

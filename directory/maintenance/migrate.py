@@ -1,0 +1,227 @@
+"""Moving a cluster from one store to another; refuses a step after which both would take writes.
+
+The steps, each of which survives ``kill -9``:
+
+1. FROM is sealed: *being migrated to TO*. Its servers go on reading, marked stale.
+2. TO is made, and sealed: *being filled from FROM*. No server reads it.
+3. TO is emptied and filled from FROM, read back and compared.
+4. FROM is sealed anew: *moved to TO*. No server starts on it any more.
+5. TO is unsealed, as a new life.
+
+Where it stands can be seen in the two stores alone, so that saying it again goes on from there, and
+so that it can be undone until step 5. The cluster keeps its id: its parent's mount goes on.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from directory.maintenance.restore import Refused, refuse_older_servers
+from directory.maintenance.rows import NotAsFilled, Row, fill_whole, holds_cluster, rows_of
+from directory.store.addresses import describe_address, find_identity, is_same_place, open_store
+from directory.store.base import FILLED_FROM, MOVED_TO, Identity, Incompatible, Store
+
+__all__ = ["Migration", "Stage", "abort", "migrate", "plan_abort", "plan_migration"]
+
+_MIGRATED_TO: Final = "being migrated to "
+
+
+class Stage(enum.Enum):
+    """How far a migration is, as the two stores show."""
+
+    NEW = "nothing is done yet"
+    BEGUN = "the source takes no changes, the target is not whole"
+    FILLED = "the target is filled, and does not take changes yet"
+    DONE = "the cluster lives in the target"
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One cluster's way from one store to another."""
+
+    source: str
+    """Address."""
+    target: str
+    identity: Identity
+    """The source's, as it was found."""
+    stage: Stage
+
+    @property
+    def migrating(self) -> str:
+        """Why the source is sealed on the way."""
+        return f"{_MIGRATED_TO}{describe_address(self.target)}"
+
+    @property
+    def moved(self) -> str:
+        """Why the source is sealed at the end."""
+        return f"{MOVED_TO}{describe_address(self.target)}"
+
+    @property
+    def filled(self) -> str:
+        """Why the target is sealed on the way."""
+        return f"{FILLED_FROM}{describe_address(self.source)}"
+
+    def open_source(self) -> Store:
+        """Where the cluster lives now."""
+        return open_store(self.source, self.identity.cluster, self.identity.cluster_id)
+
+    def open_target(self) -> Store:
+        """Where it shall live; made if it is not there."""
+        return open_store(self.target, self.identity.cluster, self.identity.cluster_id)
+
+    def describe(self) -> str:
+        """For people."""
+        whose = f"cluster {self.identity.cluster} ({self.identity.cluster_id})"
+        where = f"{describe_address(self.source)} → {describe_address(self.target)}"
+        return f"{whose}: {where}: {self.stage.value}"
+
+
+def plan_migration(source: str, target: str, *, force: bool = False) -> Migration:
+    """Looks how far it is, and whether it may be done; makes and changes nothing.
+
+    Raises:
+        Refused: why not.
+        StoreAway, Incompatible
+    """
+    found = _look(source, target)
+    if found.stage is Stage.NEW and not force:
+        with ExitStack() as opened:
+            store = found.open_source()
+            opened.callback(store.close)
+            refuse_older_servers(store)
+    return found
+
+
+def plan_abort(source: str, target: str) -> Migration:
+    """Looks whether a migration can be undone.
+
+    Raises:
+        Refused: why not.
+        StoreAway, Incompatible
+    """
+    found = _look(source, target)
+    if found.stage is Stage.DONE:
+        raise Refused(
+            f"{describe_address(target)} takes changes by now; to go back, migrate it the other way"
+        )
+    return found
+
+
+def _look(source: str, target: str) -> Migration:
+    here, there = describe_address(source), describe_address(target)
+    if is_same_place(source, target):
+        raise Refused(f"{here} is both")
+    identity = find_identity(source)
+    if identity is None:
+        raise Incompatible(f"{here}: there is no store")
+    found = find_identity(target)
+    if found is not None and (found.cluster_id, found.cluster) != (
+        identity.cluster_id,
+        identity.cluster,
+    ):
+        raise Refused(
+            f"{there} is the store of cluster {found.cluster} ({found.cluster_id}), {here} that of "
+            f"{identity.cluster} ({identity.cluster_id})"
+        )
+    begin = Migration(source, target, identity, Stage.NEW)
+    return Migration(source, target, identity, _stage(begin, identity, found))
+
+
+def _stage(one: Migration, source: Identity, target: Identity | None) -> Stage:
+    here, there = describe_address(one.source), describe_address(one.target)
+    filling = target is not None and _names(target.sealed, FILLED_FROM, one.source)
+    if _names(source.sealed, MOVED_TO, one.target):
+        if target is None:
+            raise Refused(f"{here} is {source.sealed}, and there is no store")
+        return Stage.FILLED if filling else Stage.DONE
+    if source.sealed and not _names(source.sealed, _MIGRATED_TO, one.target):
+        raise Refused(f"{here} is sealed: it is {source.sealed}")
+    if target is not None and target.sealed and not filling:
+        if not _names(target.sealed, MOVED_TO, one.source):
+            raise Refused(f"{there} is sealed: it is {target.sealed}")
+    elif target is not None and not target.sealed:
+        _refuse_full(one)
+    return Stage.BEGUN if source.sealed else Stage.NEW
+
+
+def _names(sealed: str, why: str, address: str) -> bool:
+    """Whether a store is sealed for this reason, which names this address; it may be written
+    otherwise by now.
+    """
+    return sealed.startswith(why) and is_same_place(sealed.removeprefix(why), address)
+
+
+def _refuse_full(one: Migration) -> None:
+    with ExitStack() as opened:
+        store = one.open_target()
+        opened.callback(store.close)
+        if holds_cluster(store):
+            raise Refused(
+                f"{store.describe()} holds something already, and it is not known that it came "
+                f"from there: name an empty store"
+            )
+
+
+def migrate(one: Migration, tell: Callable[[str], None] = lambda _: None) -> Identity:
+    """Does what is left to do; the target's identity in its new life.
+
+    Raises:
+        Refused: something came into the target meanwhile; the target does not hold what was put in.
+        StoreAway, Incompatible: the same again goes on.
+    """
+    with ExitStack() as opened:
+        source = one.open_source()
+        opened.callback(source.close)
+        if one.stage in (Stage.NEW, Stage.BEGUN):
+            source.seal(one.migrating)
+            tell(f"{source.describe()} takes no changes now")
+        target = one.open_target()
+        opened.callback(target.close)
+        if one.stage is Stage.DONE:
+            return target.identity
+        if not target.identity.sealed and holds_cluster(target):
+            raise Refused(f"something came into {target.describe()} meanwhile; look again")
+        target.seal(one.filled)
+        _copy(source, target, tell)
+        source.seal(one.moved)
+        identity = target.unseal()
+        tell(f"{target.describe()} takes changes now")
+        return identity
+
+
+def _copy(source: Store, target: Store, tell: Callable[[str], None]) -> None:
+    tell(f"filling {target.describe()}")
+    try:
+        fill_whole(target, _all_rows(source))
+    except NotAsFilled as reason:
+        raise Refused(f"{reason}; {source.describe()} is sealed: --abort opens it again") from None
+
+
+def abort(one: Migration, tell: Callable[[str], None] = lambda _: None) -> Identity:
+    """Undoes it: the target is emptied and stays sealed, then the source takes changes again, as a
+    new life.
+
+    Raises:
+        StoreAway, Incompatible: the same again goes on.
+    """
+    with ExitStack() as opened:
+        if find_identity(one.target) is not None:
+            target = one.open_target()
+            opened.callback(target.close)
+            if _names(target.identity.sealed, FILLED_FROM, one.source):
+                target.clear()
+                tell(f"{target.describe()} is empty")
+        source = one.open_source()
+        opened.callback(source.close)
+        identity = source.unseal()
+        tell(f"{source.describe()} takes changes")
+        return identity
+
+
+def _all_rows(store: Store) -> Iterator[Row]:
+    for page in rows_of(store.load()):
+        yield from page

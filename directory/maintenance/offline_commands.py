@@ -1,0 +1,201 @@
+"""``kdir restore`` and ``kdir migrate``: straight at stores, while no server is asked.
+
+Exit codes: 0 done, 2 what was named cannot be used (a damaged backup, another cluster's store), 3 a
+store did not answer, 5 refused since something would be lost. Data on stdout, all else on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from directory.maintenance.migrate import Stage, abort, migrate, plan_abort, plan_migration
+from directory.maintenance.restore import Backup, Refused, begin_new_life, plan_restore, restore
+from directory.server.config import ConfigError, load_configs
+from directory.store.addresses import describe_address
+from directory.store.base import Incompatible, StoreAway
+from resolver.backup_file import DamagedBackup
+from resolver.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["PARSERS", "main"]
+
+_UNUSABLE: Final = 2
+_AWAY: Final = 3
+_REFUSED: Final = 5
+
+
+def _restore_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kdir restore", description="Fill a store from a backup.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--from", metavar="FILE", help="the backup; - is stdin")
+    what.add_argument(
+        "--new-life",
+        action="store_true",
+        help="it was put back by other means: only expire the tokens of before",
+    )
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--store", metavar="ADDRESS", help="sqlite:///FILE or etcd://HOST/PREFIX")
+    where.add_argument("--config", metavar="FILE", help="a server's config, which says it")
+    parser.add_argument("--replace", action="store_true", help="also where it holds something")
+    parser.add_argument("--plan", action="store_true", help="only say what would be done")
+    parser.add_argument("--force", action="store_true", help="also while servers are running")
+    return parser
+
+
+def _migrate_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kdir migrate", description="Move a cluster's store.")
+    parser.add_argument("FROM", help="the store that it lives in")
+    parser.add_argument("TO", help="the store that it shall live in")
+    parser.add_argument("--abort", action="store_true", help="undo what was begun")
+    parser.add_argument("--plan", action="store_true", help="only say what would be done")
+    parser.add_argument("--force", action="store_true", help="whatever servers of FROM know")
+    return parser
+
+
+PARSERS: Final = {"restore": _restore_parser, "migrate": _migrate_parser}
+
+
+def main(verb: str, arguments: Sequence[str]) -> int:
+    """Runs one of the verbs of ``PARSERS``."""
+    options = PARSERS[verb]().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = _restore if verb == "restore" else _migrate
+    try:
+        return run(options)
+    except Refused as reason:
+        return _failed(str(reason), _REFUSED)
+    except (ConfigError, DamagedBackup, Incompatible) as reason:
+        return _failed(str(reason), _UNUSABLE)
+    except OSError as error:
+        return _failed(f"{error.filename or 'the backup'}: {error.strerror or error}", _UNUSABLE)
+    except StoreAway as reason:
+        return _failed(f"the store cannot be used now: {reason}", _AWAY)
+    except KeyboardInterrupt:
+        return _failed("interrupted: the same again goes on where this ended", 130)
+
+
+def _failed(why: str, code: int) -> int:
+    _tell(f"error: {why}")
+    return code
+
+
+def _tell(text: str) -> None:
+    """Prints a line of what is not data; what a store or a backup holds acts on no terminal."""
+    sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.flush()
+
+
+def _print(*lines: str) -> None:
+    """Prints lines of data."""
+    sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
+
+
+# -- restore -------------------------------------------------------------------------------------
+
+
+def _restore(options: argparse.Namespace) -> int:
+    if options.new_life:
+        return _begin_new_life(options)
+    name = getattr(options, "from")
+    with _opened(name) as file:
+        try:
+            backup = Backup.read(file)
+        except DamagedBackup as reason:
+            raise DamagedBackup(f"{name}: {reason}") from None
+        address = options.store or _store_of(options.config, backup.header.cluster)
+        plan = plan_restore(backup, address, replace=options.replace, force=options.force)
+        if options.plan:
+            _print(*plan.lines())
+            return _REFUSED if plan.refusals else 0
+        if plan.losses is not None and plan.losses.some:
+            for line in plan.lines():
+                _tell(line)
+        identity = restore(plan, _tell)
+    where = describe_address(address)
+    did = "holds just that already" if plan.done else f"now holds the {backup.describe()}"
+    _print(f"{where} {did}; incarnation {identity.incarnation}")
+    return 0
+
+
+def _begin_new_life(options: argparse.Namespace) -> int:
+    if options.replace:
+        raise ConfigError("--replace goes with --from")
+    address = options.store or _only_store_of(options.config)
+    where = describe_address(address)
+    if options.plan:
+        _print(f"{where}: a new life would begin, with all that it holds")
+        return 0
+    identity = begin_new_life(address, force=options.force)
+    _print(f"{where} begins a new life; incarnation {identity.incarnation}")
+    return 0
+
+
+def _only_store_of(config: str) -> str:
+    configs = load_configs([config])
+    if len(configs) > 1:
+        names = ", ".join(one.cluster for one in configs)
+        raise ConfigError(f"{config}: is of cluster {names}; --store says which is meant")
+    return configs[0].store
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[IO[bytes]]:
+    """The file, from its beginning; it is read more than once."""
+    if name != "-":
+        with Path(name).open("rb") as file:
+            yield file
+        return
+    with tempfile.TemporaryFile() as spooled:
+        shutil.copyfileobj(sys.stdin.buffer, spooled)
+        yield spooled
+
+
+def _store_of(config: str, cluster: str) -> str:
+    """The store that a config names, which must be of the backup's cluster.
+
+    Raises:
+        ConfigError
+    """
+    configs = load_configs([config])
+    found = [one for one in configs if one.cluster == cluster]
+    if not found:
+        names = ", ".join(one.cluster for one in configs)
+        raise ConfigError(f"{config}: is of cluster {names}; the backup is of {cluster}")
+    return found[0].store
+
+
+# -- migrate -------------------------------------------------------------------------------------
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    source, target = options.FROM, options.TO
+    if options.abort:
+        found = plan_abort(source, target)
+        if options.plan:
+            _print(found.describe(), "would be undone")
+            return 0
+        identity = abort(found, _tell)
+        _print(
+            f"cluster {identity.cluster} ({identity.cluster_id}) lives in "
+            f"{describe_address(source)}, incarnation {identity.incarnation}"
+        )
+        return 0
+    found = plan_migration(source, target, force=options.force)
+    if options.plan:
+        done = found.stage is Stage.DONE
+        _print(found.describe(), f"{'nothing' if done else 'the rest'} would be done")
+        return 0
+    identity = migrate(found, _tell)
+    _print(
+        f"cluster {identity.cluster} ({identity.cluster_id}) lives in {describe_address(target)}, "
+        f"incarnation {identity.incarnation}; start its servers with it"
+    )
+    return 0

@@ -1,0 +1,288 @@
+"""Finishes what removals left, a step at a time, on one server of a cluster; forgets retired names.
+
+It holds a role of its own only while there is something to do, and each of its steps is fenced by
+it: killed or paused at any step, it leaves the rest to the next. Refuses to hurry: while others
+write it waits as long as it works. It never talks to Kafka; what is to go there waits as DELETING.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+from directory.namespace.command import Command, ForgetRetired, Plan, ReapDeleted
+from directory.namespace.entry import DELETED_ID
+from directory.namespace.keys import RETIRED, directory_range, retired_key, retired_until_ms
+from directory.namespace.plan_reap import why_held_up
+from directory.server.logs import carried
+from directory.store.base import Guard, KeyIs, Leadership, Put, Store, StoreAway
+from directory.store.replica import Applied, Replica, ReplicaState
+from resolver.errors import KdirError, LimitExceeded, LostRace, NotReady
+
+__all__ = ["ROLE", "Reaper"]
+
+_log = logging.getLogger(__name__)
+
+ROLE: Final = "reaper"
+_MOST: Final = 250
+"""Entries of one step, whatever the store would take: others' writes are to come in between."""
+_REST: Final = 0.05
+"""Of the time that a step took it rests so much after it."""
+_ELECT_SECONDS: Final = 1.0
+"""From one try to be elected to the next, while there is something to do."""
+_SOON_SECONDS: Final = 0.02
+_IDLE_SECONDS: Final = 60.0
+"""It is woken by removals; so often it looks by itself."""
+_AWAY_SECONDS: Final = 1.0
+_STUMBLED_SECONDS: Final = 5.0
+_TIMEOUT_SECONDS: Final = 30.0
+_NAMES_EACH: Final = 50
+"""Retired names of one step."""
+_NAMES_KEPT: Final = 10_000
+"""Names whose day is over that are found at once."""
+_NAMES_SECONDS: Final = 600.0
+"""From one look at the retired names to the next."""
+_REMOVED: Final = directory_range(DELETED_ID)
+
+
+class Written(Protocol):
+    """What a command came to."""
+
+    @property
+    def plan(self) -> Plan:
+        """What was committed."""
+
+
+class WritesSteps(Protocol):
+    """The writer, as far as it is needed here."""
+
+    @property
+    def under_way(self) -> int:
+        """How many commands are being committed."""
+
+    def execute(
+        self,
+        command: Command,
+        *,
+        timeout_seconds: float = 5.0,
+        extra_guards: Sequence[Guard] = (),
+    ) -> Written:
+        """Plan, commit, and wait until the replica has it."""
+
+
+class Reaper:
+    """Of one directory server.
+
+    Args:
+        server: its id, under which it stands for election.
+        store, replica, writer: those of the cluster.
+        clock: monotonic seconds.
+        now_ms: Unix milliseconds.
+        sleep: waits so many seconds, or shorter when it is to stop.
+        turn_seconds: so long it works before it looks at what else there is; a step at least.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        store: Store,
+        replica: Replica,
+        writer: WritesSteps,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        sleep: Callable[[float], object] | None = None,
+        turn_seconds: float = 0.2,
+    ) -> None:
+        self._candidate: Final = server
+        self._store: Final = store
+        self._replica: Final = replica
+        self._writer: Final = writer
+        self._clock: Final = clock
+        self._now_ms: Final = now_ms
+        self._stopping: Final = threading.Event()
+        self._turn_seconds: Final = turn_seconds
+        self._sleep: Final = sleep or self._stopping.wait
+        self._wake: Final = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._leadership: Leadership | None = None
+        self._seen = False  # whether the replica has come to the election
+        self._most = _MOST
+        self._names: list[str] = []
+        self._names_due = 0.0
+        self._trouble = ""
+
+    @property
+    def trouble(self) -> str:
+        """What holds it up, where this server is the one that reaps; empty = nothing."""
+        return self._trouble
+
+    @property
+    def leads(self) -> bool:
+        """Whether this server is the one that reaps, as far as it knows."""
+        leadership = self._leadership
+        return leadership is not None and leadership.held()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to look for something to do, in a thread."""
+        self._unsubscribe = self._replica.subscribe(self._on_applied)
+        self._thread = threading.Thread(target=carried(self._run), name="reaper", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """Ends the thread after the step that it is in, and gives up the role."""
+        self._stopping.set()
+        self._wake.set()
+        self._unsubscribe()
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+        self._resign()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                delay = self.step()
+            except Exception as error:  # noqa: BLE001 - a bug must not end the thread in silence
+                _log.exception("the reaper stumbled")
+                self._trouble = f"{type(error).__name__}: {error}"
+                self._resign()
+                delay = _STUMBLED_SECONDS
+            self._wake.wait(delay)
+            self._wake.clear()
+
+    def _on_applied(self, applied: Applied) -> None:
+        """In the replica's thread: something was removed, perhaps by another server."""
+        if applied.reloaded or any(
+            isinstance(write, Put) and write.key.startswith(_REMOVED) for write in applied.writes
+        ):
+            self._wake.set()
+
+    # -- one turn --------------------------------------------------------------------------------
+
+    def step(self) -> float:
+        """Does what is due, for a while; the seconds until something is due again, unless woken."""
+        if self._replica.state is not ReplicaState.SERVING:
+            return _AWAY_SECONDS
+        try:
+            if not self._due():
+                self._resign()
+                return _IDLE_SECONDS
+            if (guard := self._lead()) is None:
+                return _ELECT_SECONDS * random.uniform(0.5, 1.0)
+            if self._replica.snapshot.fact(guard.key) != guard.value:
+                if self._seen:
+                    raise LostRace("the role is another server's")
+                return _SOON_SECONDS  # what the reaper before this one did may not be seen yet
+            self._seen = True
+            if self._turn(guard):
+                self._trouble = ""
+                return 0.0
+            self._hold_up(why_held_up(self._replica.snapshot))
+            return _IDLE_SECONDS if self._trouble else _SOON_SECONDS
+        except LostRace:
+            # The guard that does not hold is that of the role.
+            _log.warning("another server is the reaper by now")
+            self._resign()
+            return _ELECT_SECONDS
+        except NotReady:
+            return _AWAY_SECONDS
+        except (KdirError, StoreAway) as reason:
+            _log.warning("the reaper goes on later: %s", reason)
+            self._trouble = str(reason)
+            return _AWAY_SECONDS
+
+    def _due(self) -> bool:
+        if not self._names and self._clock() >= self._names_due:
+            self._names = list(self._over())
+            if not self._names:
+                self._names_due = self._clock() + _NAMES_SECONDS
+        return bool(self._names) or self._waiting()
+
+    def _waiting(self) -> bool:
+        place = self._replica.snapshot.node(DELETED_ID)
+        return place is not None and bool(place.containers)
+
+    def _over(self) -> Iterator[str]:
+        """Names whose day is over: looking at a million of them takes a while."""
+        now_ms = self._now_ms()
+        names = (
+            (key[len(RETIRED) :].decode(errors="replace"), key, retired_until_ms(value))
+            for key, value in self._replica.snapshot.facts(RETIRED)
+        )
+        # A row that cannot be read stays: asked for again and again it would keep all else waiting.
+        over = (
+            name
+            for name, key, until_ms in names
+            if until_ms is not None and until_ms <= now_ms and retired_key(name) == key
+        )
+        return islice(over, _NAMES_KEPT)
+
+    def _lead(self) -> KeyIs | None:
+        """The guard of the role; None while another server has it."""
+        if self._leadership is not None and not self._leadership.held():
+            self._resign()
+        if self._leadership is None:
+            self._leadership = self._store.elect(ROLE, self._candidate)
+            self._seen = False
+        return None if self._leadership is None else self._leadership.guard
+
+    def _resign(self) -> None:
+        leadership, self._leadership = self._leadership, None
+        if leadership is not None:
+            leadership.release()
+
+    def _hold_up(self, why: str) -> None:
+        """Nothing can be done, though something waits."""
+        if why and why != self._trouble:
+            _log.warning("removals are not finished: %s", why)
+        self._trouble = why
+
+    def _turn(self, guard: KeyIs) -> bool:
+        """Works for a while; whether there was anything to do."""
+        worked_at_all = False
+        until = self._clock() + self._turn_seconds
+        while not self._stopping.is_set():
+            started = self._clock()
+            if not (self._reap(guard) or self._forget(guard)):
+                return worked_at_all
+            worked_at_all = True
+            if started >= until:
+                break
+            worked = self._clock() - started
+            self._sleep(worked if self._writer.under_way else worked * _REST)
+        return True
+
+    def _reap(self, guard: KeyIs) -> bool:
+        """One step; whether there was anything to do."""
+        if not self._waiting():
+            return False
+        try:
+            made = self._execute(ReapDeleted(limit=self._most, limits=self._store.limits), guard)
+        except LimitExceeded:
+            # Its size is an estimate: this one had larger entries than most.
+            if self._most == 1:
+                raise
+            self._most //= 2
+            return True
+        self._most = min(_MOST, self._most + 1)
+        return made
+
+    def _forget(self, guard: KeyIs) -> bool:
+        names, self._names = self._names[:_NAMES_EACH], self._names[_NAMES_EACH:]
+        if names:
+            self._execute(ForgetRetired(names=tuple(names)), guard)
+        return bool(names)
+
+    def _execute(self, command: Command, guard: KeyIs) -> bool:
+        written = self._writer.execute(
+            command, timeout_seconds=_TIMEOUT_SECONDS, extra_guards=(guard,)
+        )
+        return bool(written.plan.writes)

@@ -1,0 +1,297 @@
+"""Filling a store from a backup: looked at first, then done in steps that can be cut off anywhere.
+
+Refuses whatever could lose something that nobody agreed to lose: a store that holds something, one
+of another cluster, one that servers are running on. The steps: the store is sealed to be filled (no
+server reads it from then on, and none writes), emptied, filled, read back and compared, and
+unsealed as a new life. Cut off, it stays sealed for this reason, and the same again finishes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Final
+
+from kdir.v1 import admin_pb2
+
+from directory.maintenance.contents import Census, Losses, Paths, losses
+from directory.maintenance.rows import (
+    NotAsFilled,
+    Row,
+    digest_of,
+    fill_whole,
+    holds_cluster,
+    rows_of,
+)
+from directory.maintenance.servers import live_levels, live_servers, stored_level
+from directory.server.feature_levels import FEATURE_LEVEL, SEALING, refuse_unfinalised
+from directory.store.addresses import describe_address, find_identity, open_store
+from directory.store.base import FILLED_FROM, Identity, Incompatible, Store
+from directory.store.schema import SCHEMA_VERSION
+from resolver.backup_file import BackupReader
+from resolver.errors import LevelNotFinalised
+
+__all__ = [
+    "Backup",
+    "Refused",
+    "RestorePlan",
+    "begin_new_life",
+    "plan_restore",
+    "refuse_older_servers",
+    "restore",
+]
+
+_REASON: Final = f"{FILLED_FROM}a backup"
+_NEW_LIFE: Final = "beginning a new life, as one that was put back by other means"
+
+
+class Refused(Exception):
+    """What was asked is not done, since something would be lost or broken: why, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A backup that was read once, to its end: it is whole. It is read again to be put in."""
+
+    file: IO[bytes]
+    header: admin_pb2.BackupHeader
+    census: Census
+    digest: bytes
+    """Of the rows that are put in."""
+
+    @classmethod
+    def read(cls, file: IO[bytes]) -> Backup:
+        """Reads all of it.
+
+        Raises:
+            DamagedBackup, OSError
+            Incompatible: made by a newer kdir.
+        """
+        census = Census()
+
+        def counted() -> Iterator[Row]:
+            for key, value in reader.rows():
+                census.add(key, value)
+                yield key, value
+
+        file.seek(0)
+        reader = BackupReader(file)
+        header = reader.header
+        if header.schema_version > SCHEMA_VERSION:
+            raise Incompatible(
+                f"the backup has schema version {header.schema_version}, made by a newer kdir; "
+                f"this one knows up to {SCHEMA_VERSION}"
+            )
+        if header.finalised_level > FEATURE_LEVEL:
+            raise Incompatible(
+                f"feature level {header.finalised_level} is finalised in the backup; this kdir "
+                f"supports {FEATURE_LEVEL}"
+            )
+        return cls(file, header, census, digest_of(counted()))
+
+    def rows(self) -> Iterator[Row]:
+        """Once more."""
+        self.file.seek(0)
+        return BackupReader(self.file).rows()
+
+    @property
+    def taken(self) -> str:
+        """When, for people."""
+        at = self.header.taken_at_ms / 1000
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+
+    def describe(self) -> str:
+        """For people."""
+        header = self.header
+        return (
+            f"backup of cluster {header.cluster} ({header.cluster_id}), revision "
+            f"{header.revision}, taken {self.taken}: {self.census}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What restoring would do, as far as can be seen without doing it."""
+
+    backup: Backup
+    address: str
+    found: str
+    """What is there now, for people."""
+    refusals: tuple[str, ...] = ()
+    losses: Losses | None = None
+    done: bool = False
+    """The store holds exactly what the backup does, and takes changes: there is nothing to do."""
+    replaces: bool = False
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield self.backup.describe()
+        yield f"store {describe_address(self.address)}: {self.found}"
+        if self.done:
+            yield "nothing would be done"
+            return
+        if self.losses is not None:
+            lost = self.losses
+            yield (
+                f"would be lost: {lost.gone:,} entries; would be again what they were: "
+                f"{lost.changed:,}; would come back: {lost.come_back:,}"
+            )
+            yield from (f"  {example}" for example in lost.examples)
+            more = lost.gone + lost.changed - len(lost.examples)
+            if more > 0:
+                yield f"  and {more:,} more"
+        yield (
+            "would begin a new life: servers load anew, tokens of before are answered with "
+            "TOKEN_EXPIRED"
+        )
+        yield from (f"refused: {refusal}" for refusal in self.refusals)
+
+
+def plan_restore(
+    backup: Backup, address: str, *, replace: bool = False, force: bool = False
+) -> RestorePlan:
+    """Looks at what is there; makes and changes nothing.
+
+    Raises:
+        Incompatible: another cluster's store, or none that this version can use.
+        StoreAway, DamagedBackup, OSError
+    """
+    identity = find_identity(address)
+    if identity is None:
+        return RestorePlan(backup, address, "is not there yet, and would be made")
+    refusals = list(_unsuitable(backup, identity))
+    if refusals:
+        return RestorePlan(backup, address, _whose(identity), tuple(refusals))
+    if identity.partial:
+        return RestorePlan(backup, address, "is there from a restore that was cut off")
+    store = _open(backup, address)
+    try:
+        return _plan_over(backup, address, store, replace=replace, force=force)
+    finally:
+        store.close()
+
+
+def _unsuitable(backup: Backup, identity: Identity) -> Iterator[str]:
+    """Why nothing can be restored into a store of this kind, whatever is agreed to."""
+    header = backup.header
+    if identity.cluster_id != header.cluster_id or identity.cluster != header.cluster:
+        yield (
+            f"the store is of cluster {identity.cluster} ({identity.cluster_id}), the backup of "
+            f"{header.cluster} ({header.cluster_id}): name a store of its own"
+        )
+    if identity.sealed and not identity.sealed.startswith(_REASON):
+        yield f"the store is sealed: it is {identity.sealed}"
+
+
+def _plan_over(
+    backup: Backup, address: str, store: Store, *, replace: bool, force: bool
+) -> RestorePlan:
+    refusals = []
+    servers = live_servers(store)
+    if servers and not force:
+        refusals.append(
+            f"servers of this store are running: {', '.join(servers)}; stop them first "
+            f"(--force: they serve what they have until the store is whole again)"
+        )
+    if not holds_cluster(store):
+        return RestorePlan(backup, address, "is empty", tuple(refusals))
+    if digest_of(_all_rows(store)) == backup.digest:
+        return RestorePlan(backup, address, "holds just what the backup does", done=True)
+    lost = _losses(backup, store)
+    if not replace:
+        refusals.append("the store holds something; --replace puts the backup in its place")
+    return RestorePlan(
+        backup, address, _whose(store.identity), tuple(refusals), lost, replaces=True
+    )
+
+
+def _losses(backup: Backup, store: Store) -> Losses:
+    paths = Paths()
+    for rows in (backup.rows(), _all_rows(store)):  # where it is now counts
+        for key, value in rows:
+            paths.learn(key, value)
+    return losses(_all_rows(store), backup.rows(), paths)
+
+
+def restore(plan: RestorePlan, tell: Callable[[str], None] = lambda _: None) -> Identity:
+    """Does it; the store's identity in its new life.
+
+    Raises:
+        Refused: the plan says why; or something came into the store since.
+        StoreAway, Incompatible, DamagedBackup, OSError: the store stays sealed, once it is; the
+            same again finishes it.
+    """
+    if plan.refusals:
+        raise Refused("; ".join(plan.refusals))
+    backup = plan.backup
+    store = _open(backup, plan.address)
+    try:
+        if plan.done:
+            return store.identity
+        resumed = store.identity.partial
+        store.seal(f"{_REASON} taken {backup.taken}")
+        if not plan.replaces and not resumed and holds_cluster(store):
+            store.unseal()
+            raise Refused("something came into the store meanwhile; look again")
+        tell(f"filling {store.describe()}")
+        try:
+            fill_whole(store, backup.rows())
+        except NotAsFilled as reason:
+            raise Refused(f"{reason}; the store stays sealed until it is filled") from None
+        return store.unseal()
+    finally:
+        store.close()
+
+
+def begin_new_life(address: str, *, force: bool = False) -> Identity:
+    """Of a store that was put back by other means, where nothing shows it: its tokens and watches
+    of before are expired from then on. Its servers may run; they load anew. What it holds stays.
+    Cut off, the same again finishes it.
+
+    Raises:
+        Refused: a server that does not know of seals would write on; or the store is sealed.
+        StoreAway, Incompatible
+    """
+    found = find_identity(address)
+    if found is None:
+        raise Incompatible(f"{describe_address(address)}: there is no store")
+    if found.sealed not in {"", _NEW_LIFE}:
+        raise Refused(f"the store is sealed: it is {found.sealed}")
+    store = open_store(address, found.cluster, found.cluster_id)
+    try:
+        if not force:
+            refuse_older_servers(store)
+        store.seal(_NEW_LIFE)
+        return store.unseal()
+    finally:
+        store.close()
+
+
+def refuse_older_servers(store: Store) -> None:
+    """Before a store is sealed that may have servers.
+
+    Raises:
+        Refused
+    """
+    try:
+        refuse_unfinalised(SEALING, stored_level(store), live_levels(store))
+    except LevelNotFinalised as reason:
+        raise Refused(
+            f"{reason.message}: a server that does not know of seals would write on "
+            f"(--force: when no server runs)"
+        ) from None
+
+
+def _open(backup: Backup, address: str) -> Store:
+    return open_store(address, backup.header.cluster, backup.header.cluster_id)
+
+
+def _all_rows(store: Store) -> Iterator[Row]:
+    for page in rows_of(store.load()):
+        yield from page
+
+
+def _whose(identity: Identity) -> str:
+    sealed = f", {identity.sealed}" if identity.sealed else ""
+    return f"of cluster {identity.cluster} ({identity.cluster_id}){sealed}"

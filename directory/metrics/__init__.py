@@ -1,3 +1,0 @@
-"""What a server process tells Prometheus; counting is here, and only ``endpoint`` and
-``collector`` import ``prometheus_client``, once metrics are asked for.
-"""

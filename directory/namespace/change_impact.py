@@ -1,0 +1,261 @@
+"""What a planned change of one entry comes to: how much goes, moves or is touched, which policies
+hold afterwards that did not before, which quotas are passed, which names are retired.
+
+Pure, from the snapshots before and after. Refuses to say who gains or loses rights
+(``access/permission_diff.py``) and what is asked of Kafka (``kafka/applying/foreseen.py``). Numbers
+come from what a snapshot keeps; what has to be looked at entry by entry ends with the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from directory.access.grant_tree import Place
+from directory.namespace.entry import Directory, Entry, Link, Mount, Provision, Topic
+from directory.namespace.inheriting import Inheriting, Shown, inheriting
+from directory.namespace.plan_delete import Fate, fate_of
+from directory.namespace.policies import Level, effective, levels_of, set_fields
+from directory.namespace.policy_checks import directories_below
+from directory.namespace.quotas import Quota, quotas_at
+from directory.namespace.snapshot import Snapshot
+from directory.namespace.time_budget import Budget
+from directory.namespace.topic_configs import deletes_data
+from directory.namespace.traversal import Standing
+from resolver.path import Path
+
+__all__ = [
+    "Kept",
+    "PolicyChange",
+    "Removed",
+    "Size",
+    "passed_quotas",
+    "policy_changes",
+    "removed",
+    "size_of",
+]
+
+_MOST_NAMES: Final = 100
+_CONFIG: Final = "topic_config["
+
+
+@dataclass(slots=True)
+class Size:
+    """How much an entry is: itself, and all below it in this cluster."""
+
+    directories: int = 0
+    topics: int = 0
+    links: int = 0
+    mounts: int = 0
+    entries_with_grants: int = 0
+
+
+@dataclass(slots=True)
+class Removed:
+    """What becomes of Kafka's topics when entries go."""
+
+    deleted: int = 0
+    """They go with their data."""
+    missing: int = 0
+    """Kafka does not have them: there is nothing to delete."""
+    replaced: int = 0
+    """Kafka has another topic of their name, which stays."""
+    detached: int = 0
+    """They stay, with their data, and no entry is theirs."""
+    retired: list[str] = field(default_factory=list)
+    """Names in Kafka that new topics do not get for a day: the first ones."""
+    retired_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChange:
+    """One field whose effective value becomes another."""
+
+    field: str
+    """As in ``set_fields``."""
+    before: object
+    """None: nobody set it."""
+    after: object
+    topics: int
+    """For so many topics, the entry itself among them if it is one."""
+    clusters: int
+    """So many mounted clusters inherit it, too, as far as they do not say otherwise."""
+    deletes_data: bool
+    """It may make Kafka delete data, where kdir is armed to change configs."""
+
+
+def size_of(snapshot: Snapshot, found: Standing, place: Place, budget: Budget) -> Size:
+    """How much an entry is. Links are counted one by one, all else is known."""
+    branch = snapshot.grants.branch(place)
+    granted = 0 if branch is None else branch.count
+    match found.entry:
+        case Topic():
+            return Size(topics=1, entries_with_grants=granted)
+        case Link():
+            return Size(links=1, entries_with_grants=granted)
+        case Mount():
+            return Size(mounts=1, entries_with_grants=granted)
+        case Directory(entry_id=entry_id):
+            counts = snapshot.counts(entry_id)
+            links = _links(snapshot, entry_id, budget)
+            return Size(counts.directories + 1, counts.topics, links, counts.mounts, granted)
+        case _:
+            assert_never(found.entry)
+
+
+def _links(snapshot: Snapshot, directory_id: int, budget: Budget) -> int:
+    count, top = 0, snapshot.node(directory_id)
+    for node in () if top is None else directories_below(snapshot, top):
+        if not budget.spend(1 + len(node.containers)):
+            break
+        count += sum(isinstance(one, Link) for one in node.containers.values())
+    return count
+
+
+def removed(
+    snapshot: Snapshot,
+    entry: Entry,
+    budget: Budget,
+    *,
+    goes_in_kafka: bool,
+    shown: Shown | None = None,
+) -> Removed:
+    """What becomes of an entry's topics in Kafka when it is removed; looks at each."""
+    found = Removed()
+    for topic in _topics(snapshot, entry, budget, shown):
+        found.missing += topic.provision is Provision.MISSING
+        found.replaced += topic.provision is Provision.REPLACED
+        match fate_of(topic, goes_in_kafka=goes_in_kafka):
+            case Fate.DELETED:
+                found.deleted += topic.provision is not Provision.MISSING
+            case Fate.DETACHED:
+                found.detached += 1
+                continue
+            case Fate.FORGOTTEN:
+                continue
+            case Fate.RETIRED:
+                pass
+        found.retired_count += 1
+        if len(found.retired) < _MOST_NAMES:
+            found.retired.append(topic.physical_name)
+    return found
+
+
+def _topics(
+    snapshot: Snapshot, entry: Entry, budget: Budget, shown: Shown | None
+) -> Iterator[Topic]:
+    if isinstance(entry, Topic):
+        yield entry
+    top = snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
+    for node in () if top is None else directories_below(snapshot, top):
+        for name, record in node.topics.items():
+            if not budget.spend():
+                return
+            if shown is not None and not shown(node.entry_id, name):
+                continue
+            try:
+                topic = snapshot.codec.decode(record)
+            except ValueError:
+                continue  # it goes with its directory
+            if isinstance(topic, Topic):
+                yield topic
+
+
+# -- policies --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An entry on one side of a change."""
+
+    snapshot: Snapshot
+    standing: Standing
+
+
+def policy_changes(
+    before: Kept,
+    after: Kept,
+    above: Sequence[Level],
+    budget: Budget,
+    shown: Shown | None = None,
+) -> tuple[PolicyChange, ...]:
+    """The fields whose effective value at an entry becomes another, in order; and for how many
+    topics at and below it that is so, since no nearer level sets them.
+
+    ``above`` is what the ancestors above the mount set, outermost first; with ``shown`` only the
+    topics of which it says so are counted.
+    """
+    was, now = _effective(before, above), _effective(after, above)
+    names = {name for name in was.keys() | now.keys() if was.get(name) != now.get(name)}
+    if not names:
+        return ()
+    heirs = _heirs(after, frozenset(names), budget, shown)
+    return tuple(
+        PolicyChange(
+            name,
+            was.get(name),
+            now.get(name),
+            heirs.by_field[name],
+            heirs.clusters[name],
+            _deletes(name, was.get(name), now.get(name)),
+        )
+        for name in sorted(names)
+    )
+
+
+def _effective(kept: Kept, above: Sequence[Level]) -> dict[str, object]:
+    """What holds at an entry, as in ``set_fields``."""
+    found, levels = kept.standing, [level.policies for level in above]
+    match found.entry:
+        case Directory(entry_id=entry_id):
+            levels += levels_of(kept.snapshot, entry_id)
+        case Topic(policies=policies):
+            levels += [*levels_of(kept.snapshot, found.parent_id), policies]
+        case Mount():
+            levels += levels_of(kept.snapshot, found.parent_id)
+        case Link():
+            return {}  # what it leads to has its own
+    return set_fields(effective(levels))
+
+
+def _heirs(kept: Kept, names: frozenset[str], budget: Budget, shown: Shown | None) -> Inheriting:
+    found = kept.standing
+    if isinstance(found.entry, Directory):
+        return inheriting(kept.snapshot, found.entry.entry_id, names, budget, shown)
+    heirs = Inheriting()
+    (heirs.by_field if isinstance(found.entry, Topic) else heirs.clusters).update(names)
+    return heirs
+
+
+def _deletes(name: str, before: object, after: object) -> bool:
+    if not name.startswith(_CONFIG):
+        return False
+    key = name.removeprefix(_CONFIG).removesuffix("]")
+    return deletes_data(key, *(None if one is None else str(one) for one in (before, after)))
+
+
+# -- quotas ----------------------------------------------------------------------------------------
+
+
+def passed_quotas(
+    before: Kept, after: Kept, mount: Path, above: Sequence[Level]
+) -> tuple[tuple[Quota, int], ...]:
+    """The quotas at and above an entry that are exceeded afterwards and were not so before; each
+    with how much there is then. A move that exceeds one is refused; to set one that is exceeded
+    already is not.
+    """
+    was = {(quota, used) for quota, used in _exceeded(before, mount, above)}
+    return tuple(one for one in _exceeded(after, mount, above) if one not in was)
+
+
+def _exceeded(kept: Kept, mount: Path, above: Sequence[Level]) -> Iterator[tuple[Quota, int]]:
+    found = kept.standing
+    at = found.entry.entry_id if isinstance(found.entry, Directory) else found.parent_id
+    node = kept.snapshot.node(at)
+    if node is None:
+        return
+    for quota in quotas_at(kept.snapshot, mount, above, node):
+        used = quota.used(kept.snapshot)
+        if used > quota.limit:
+            yield quota, used

@@ -1,0 +1,252 @@
+"""Grants beside the tree: the ``GrantTree`` of all that a snapshot keeps, made whole or from one
+version to the next; refuses to decide anything.
+
+The rows are the truth. A row counts at its own place, by its parent's path; what has no path (it is
+removed, or its directory cannot be read) counts nowhere. One that cannot be read denies everything
+to everybody there: what is not understood is never taken for "no grants".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from directory.access.compiled_grants import NO_RULES, Rules
+from directory.access.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant_tree import Granted, GrantTree, Place
+from directory.access.principals import ANY_HOST, EVERYBODY
+from directory.namespace.entry import Codec, Directory, Kind
+from directory.namespace.keys import GRANTS, grants_key, parse_grants_key
+from directory.namespace.sorted_map import SortedMap
+from directory.namespace.tree_nodes import Node, path_in
+
+__all__ = ["SHUT", "grant_tree_of", "grants_in", "regranted"]
+
+Nodes = Mapping[int, Node]
+Facts = SortedMap[bytes, bytes]
+
+
+SHUT: Final = Rules.of(
+    Grant(EVERYBODY, ANY_HOST, Operation.ALL, Permission.DENY, kind, "*" if kind.has_names else "")
+    for kind in ResourceKind
+)
+"""What stands for grants that cannot be read."""
+
+
+class _Reader:
+    """Reads rows; equal grants share their rules."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._known: dict[tuple[Grant, ...], Rules] = {}
+        self.unreadable: dict[bytes, str] = {}
+
+    def rules(self, key: bytes, record: bytes) -> Rules:
+        try:
+            grants = self._codec.decode_grants(record).grants
+        except ValueError as error:
+            self.unreadable[key] = str(error)
+            return SHUT
+        rules = self._known.get(grants)
+        if rules is None:
+            rules = self._known[grants] = Rules.of(grants)
+        return rules
+
+
+def grants_in(facts: Facts, directory_id: int | None = None) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of grants, in key order; only of what stands directly in a directory, if one is
+    named.
+    """
+    prefix = GRANTS if directory_id is None else GRANTS + directory_id.to_bytes(8, "big")
+    for key, record in facts.items(prefix):
+        if not key.startswith(prefix):
+            return
+        yield key, record
+
+
+def grant_tree_of(
+    codec: Codec, nodes: Nodes, facts: Facts, unreadable: dict[bytes, str]
+) -> GrantTree:
+    """The tree of all rows and closed directories; adds what cannot be read to ``unreadable``."""
+    reader = _Reader(codec)
+    found: dict[Place, tuple[Rules, bool]] = {}
+    above_id, above = 0, None
+    for key, record in grants_in(facts):
+        try:
+            parent_id, is_topic, name = parse_grants_key(key)
+        except ValueError as error:
+            unreadable[key] = str(error)
+            continue
+        rules = reader.rules(key, record)
+        if parent_id != above_id or above is None:
+            above_id, above = parent_id, path_in(nodes, parent_id)
+        place = _place(parent_id, above, name, is_topic=is_topic)
+        if place is not None:
+            found[place] = (rules, False)
+    for directory_id, node in nodes.items():
+        if node.directory.closed and (path := path_in(nodes, directory_id)) is not None:
+            place = Place(path)
+            found[place] = (found[place][0] if place in found else NO_RULES, True)
+    unreadable.update(reader.unreadable)
+    return GrantTree.build(
+        Granted(place, rules, closed) for place, (rules, closed) in found.items()
+    )
+
+
+def regranted(
+    tree: GrantTree,
+    codec: Codec,
+    before: Nodes,
+    after: Nodes,
+    facts: Facts,
+    directories: Collection[int],
+    rows: Collection[bytes],
+) -> tuple[GrantTree, Mapping[bytes, str]]:
+    """The next version of a tree, and which of the rows cannot be read.
+
+    Args:
+        tree: that of ``before``.
+        facts: the rows as they are afterwards.
+        directories: those whose records were written or removed.
+        rows: the keys of grants that were written or removed.
+    """
+    if not rows and _nothing_granted(tree, before, after, facts, directories):
+        return tree, {}
+    reader = _Reader(codec)
+    moved = [one for one in directories if _standing(before, one) != _standing(after, one)]
+    # The grants of a directory itself are its place's, not part of what moves with its id.
+    keys = dict.fromkeys(rows)
+    for one in moved:
+        for nodes in (before, after):
+            node = nodes.get(one)
+            if node is not None:
+                keys[grants_key(node.parent_id, Kind.DIRECTORY, node.name)] = None
+    tree = _replanted(_bared(tree, before, keys), reader, before, after, facts, moved)
+    for key in keys:
+        record = facts.get(key)
+        if record is None:
+            continue
+        try:
+            parse_grants_key(key)
+        except ValueError as error:
+            reader.unreadable[key] = str(error)
+            continue
+        place, rules = _place_of(after, key), reader.rules(key, record)
+        if place is not None:
+            tree = tree.with_rules(place, rules)
+    for one, path in _paths(after, directories):
+        tree = _closed_as_said(tree, after[one], path)
+    return tree, reader.unreadable
+
+
+def _nothing_granted(
+    tree: GrantTree, before: Nodes, after: Nodes, facts: Facts, directories: Collection[int]
+) -> bool:
+    """Whether there was no grant and no closed directory, and certainly is none: so it is for ever
+    in most stores, and each directory that is made would pay for looking closely.
+    """
+    return (
+        tree.root.is_empty
+        and next(grants_in(facts), None) is None
+        and not any(_may_be_closed(before.get(one), after.get(one)) for one in directories)
+    )
+
+
+def _may_be_closed(before: Node | None, after: Node | None) -> bool:
+    """Whether a directory is closed, or came with what may be."""
+    if after is None:
+        return False
+    stayed = before is not None and (before.parent_id, before.name) == (after.parent_id, after.name)
+    return after.directory.closed or (not stayed and bool(after.containers))
+
+
+def _bared(tree: GrantTree, nodes: Nodes, rows: Iterable[bytes]) -> GrantTree:
+    """Without these rows."""
+    for key in rows:
+        place = _place_of(nodes, key)
+        if place is not None and tree.grants_at(place):
+            tree = tree.with_rules(place, NO_RULES)
+    return tree
+
+
+def _replanted(
+    tree: GrantTree,
+    reader: _Reader,
+    before: Nodes,
+    after: Nodes,
+    facts: Facts,
+    moved: Collection[int],
+) -> GrantTree:
+    """With what is in each of the directories where that is now: what lies deepest is cut first,
+    and put back last, so that one that moved out of, or into, another goes by itself.
+    """
+    branches = {}
+    for one, path in sorted(_paths(before, moved), key=lambda found: -len(found[1])):
+        tree, branches[one] = tree.cut(Place(path))
+    for one, path in sorted(_paths(after, moved), key=lambda found: len(found[1])):
+        if one not in branches:
+            tree = _grown(tree, reader, after, facts, one, path, frozenset(moved))
+        elif not branches[one].is_empty:
+            tree = tree.graft(Place(path), branches[one])
+    return tree
+
+
+def _grown(
+    tree: GrantTree,
+    reader: _Reader,
+    nodes: Nodes,
+    facts: Facts,
+    directory_id: int,
+    path: tuple[str, ...],
+    others: frozenset[int],
+) -> GrantTree:
+    """With all that is in a directory that had no path before; ``others`` come by themselves."""
+    left = [(directory_id, path)]
+    while left:
+        one, above = left.pop()
+        for key, record in grants_in(facts, one):
+            place = _place_of(nodes, key)
+            if place is not None:
+                tree = tree.with_rules(place, reader.rules(key, record))
+        for name, container in nodes[one].containers.items():
+            if isinstance(container, Directory) and container.entry_id not in others:
+                here = (*above, name)
+                tree = _closed_as_said(tree, nodes[container.entry_id], here)
+                left.append((container.entry_id, here))
+    return tree
+
+
+def _closed_as_said(tree: GrantTree, node: Node, path: tuple[str, ...]) -> GrantTree:
+    closed = node.directory.closed
+    branch = tree.branch(Place(path))
+    if closed == (branch is not None and branch.closed):
+        return tree
+    return tree.with_closed(path, closed=closed)
+
+
+def _standing(nodes: Nodes, directory_id: int) -> tuple[int, str] | None:
+    node = nodes.get(directory_id)
+    return None if node is None else (node.parent_id, node.name)
+
+
+def _paths(nodes: Nodes, directories: Collection[int]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for one in directories:
+        path = path_in(nodes, one)
+        if path is not None:
+            yield one, path
+
+
+def _place_of(nodes: Nodes, key: bytes) -> Place | None:
+    try:
+        parent_id, is_topic, name = parse_grants_key(key)
+    except ValueError:
+        return None
+    return _place(parent_id, path_in(nodes, parent_id), name, is_topic=is_topic)
+
+
+def _place(
+    parent_id: int, above: tuple[str, ...] | None, name: str, *, is_topic: bool
+) -> Place | None:
+    if parent_id == 0:
+        return None if name or is_topic else Place(())
+    return None if above is None or not name else Place((*above, name), is_topic)

@@ -1,0 +1,208 @@
+"""A server's own certificate, read and checked; and what a peer's certificate says. Decides nothing
+about rights.
+
+TLS itself is gRPC's. What gRPC says of a wrong file is an empty handshake failure at each client,
+so the files are read here first, and what is wrong with them is said in words.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from directory.server.config_security import TlsConfig
+from directory.server.principal_mapping import CertificateNames
+from directory.server.toml_table import ConfigError
+from resolver.errors import Unauthenticated
+from resolver.file_reload import Rereading
+from resolver.peer_certificates import TlsMaterial
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+__all__ = ["Certificates", "KeyMaterial", "names_of", "read_material"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMaterial:
+    """What TLS needs, PEM. Its repr holds no key."""
+
+    cert: bytes
+    key: bytes
+    ca: bytes
+    names: CertificateNames
+    expires: dt.datetime
+
+    def __repr__(self) -> str:
+        return f"KeyMaterial({self.names})"
+
+
+def read_material(tls: TlsConfig, now: dt.datetime | None = None) -> KeyMaterial:
+    """Read the files that ``[tls]`` names.
+
+    Raises:
+        ConfigError: one is missing or no PEM, the key is not the certificate's, or the certificate
+            has expired or is not valid yet.
+    """
+    _need_cryptography()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    cert, key, ca = (_read(name, file) for name, file in zip(_KEYS, tls.files, strict=True))
+    own = _certificates(tls.cert, "cert", cert)[0]
+    _certificates(tls.ca, "ca", ca)
+    try:
+        private = load_pem_private_key(key, password=None)
+    except TypeError:
+        raise ConfigError(
+            f"tls.key: {tls.key}: is encrypted; one without a password is right"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"tls.key: {tls.key}: holds no private key in PEM") from None
+    if private.public_key() != own.public_key():
+        raise ConfigError(f"tls.key: {tls.key}: is not the key of the certificate in {tls.cert}")
+    _check_time(tls.cert, own, now or dt.datetime.now(dt.UTC))
+    return KeyMaterial(cert, key, ca, _names(own), own.not_valid_after_utc)
+
+
+_KEYS: Final = ("cert", "key", "ca")
+
+
+def _need_cryptography() -> None:
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "[tls] needs the package cryptography: pip install 'kdir[identity]'"
+        ) from None
+
+
+def _read(name: str, file: str) -> bytes:
+    try:
+        with open(file, "rb") as opened:  # noqa: PTH123 - as given
+            return opened.read()
+    except OSError as error:
+        raise ConfigError(f"tls.{name}: {file}: cannot be read: {error.strerror}") from None
+
+
+def _certificates(file: str, name: str, content: bytes) -> list[Certificate]:
+    from cryptography.x509 import load_pem_x509_certificates
+
+    try:
+        return load_pem_x509_certificates(content)
+    except ValueError:
+        raise ConfigError(f"tls.{name}: {file}: holds no certificate in PEM") from None
+
+
+def _check_time(file: str, own: Certificate, now: dt.datetime) -> None:
+    if own.not_valid_after_utc <= now:
+        raise ConfigError(f"tls.cert: {file}: the certificate expired at {own.not_valid_after_utc}")
+    if own.not_valid_before_utc > now:
+        raise ConfigError(
+            f"tls.cert: {file}: the certificate is not valid before {own.not_valid_before_utc}"
+        )
+
+
+class Certificates:
+    """A server's own certificate, as its files have it now.
+
+    Files that are replaced count from the next handshake on; streams that are open go on. Files
+    that are wrong are said so in the log, and what was read before stays in force.
+    """
+
+    def __init__(self, tls: TlsConfig) -> None:
+        """Raises ConfigError: as ``read_material``."""
+        self._tls: Final = tls
+        self._files: Final = Rereading(
+            tls.files, lambda: read_material(tls), failed=_not_taken, every_seconds=0.0
+        )
+        self._given: int | None = None
+
+    @property
+    def material(self) -> KeyMaterial:
+        """What holds now."""
+        return self._files.value()
+
+    @property
+    def generation(self) -> int:
+        """Which one of all so far it is, from 1."""
+        self._files.value()
+        return self._files.generation
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """For listening; asks for new files at each handshake (G8)."""
+        first = self._files.value()
+        self._given = self._files.generation
+        return grpc.dynamic_ssl_server_credentials(
+            _configuration(first),
+            self._fetch,
+            require_client_authentication=self._tls.client == "require",
+        )
+
+    def _fetch(self) -> Any:  # gRPC's types do not know that None is "as before"
+        # Two handshakes at once may both be given what is new: that does no harm.
+        material, generation = self._files.value(), self._files.generation
+        if generation == self._given:
+            return None
+        self._given = generation
+        _log.info("the server's certificate was read anew; it ends %s", material.expires)
+        return _configuration(material)
+
+    def for_calling(self) -> TlsMaterial:
+        """For calling another server with this server's certificate."""
+        material, tls = self._files.value(), self._tls
+        return TlsMaterial(material.ca, material.key, material.cert, tls.key, tls.cert)
+
+
+def _not_taken(error: Exception) -> None:
+    _log.warning("the new certificate is not taken, the one before stays: %s", error)
+
+
+def _configuration(material: KeyMaterial) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(material.key, material.cert)], material.ca)
+
+
+@functools.lru_cache(maxsize=4096)
+def names_of(pem: bytes) -> CertificateNames:
+    """What a peer's certificate says of whose it is. Calls of one connection all bring the same.
+
+    Raises:
+        Unauthenticated: TLS took it, and it cannot be read here.
+    """
+    from cryptography.x509 import load_pem_x509_certificate
+
+    try:
+        return _names(load_pem_x509_certificate(pem))
+    except ValueError:
+        raise Unauthenticated("the certificate's names cannot be read") from None
+
+
+def _names(certificate: Certificate) -> CertificateNames:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    # Of several common names the last is the most specific one.
+    common_name = str(common[-1].value) if common else ""
+    try:
+        sans = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return CertificateNames(common_name=common_name)
+    return CertificateNames(
+        uris=_texts(sans.get_values_for_type(x509.UniformResourceIdentifier)),
+        dns=_texts(sans.get_values_for_type(x509.DNSName)),
+        emails=_texts(sans.get_values_for_type(x509.RFC822Name)),
+        common_name=common_name,
+    )
+
+
+def _texts(values: Sequence[object]) -> tuple[str, ...]:
+    return tuple(map(str, values))

@@ -1,0 +1,420 @@
+"""One cluster's directory: assembles store, replica, writer, federation and Kafka, in one order.
+
+Refuses to know gRPC servers; ``services/`` puts a face on it, and one process may hold several.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import isinf
+from typing import TYPE_CHECKING
+
+from kdir.v1 import entry_pb2, federation_pb2, resolve_pb2
+
+from directory.access.authorizer import Access
+from directory.access.decision import Mode
+from directory.federation import facts
+from directory.federation.child_links import Children
+from directory.federation.facts import inherited_origins
+from directory.federation.federation_state import Federation, Member, unix_ms
+from directory.federation.kafka_claims import manager_before, why_unmanaged
+from directory.federation.parent_link import LinkStatus, ParentLink
+from directory.kafka.pin_and_stop import KafkaFacts
+from directory.maintenance.history import History
+from directory.maintenance.reaper import Reaper
+from directory.maintenance.retention import Keeping, Maintenance
+from directory.namespace.snapshot import Snapshot
+from directory.server.access_history import AccessHistory
+from directory.server.config import ServerConfig
+from directory.server.dialling import Dialling
+from directory.server.feature_levels import FEATURE_LEVEL
+from directory.server.logs import carried
+from directory.server.membership import Members, settle_level
+from directory.server.metrics.store import MeasuredStore
+from directory.store.addresses import open_store
+from directory.store.base import Incompatible, Store, StoreAway
+from directory.store.replica import Replica, ReplicaState
+from directory.store.writer import Writer
+from directory.wire.entry_codec import ProtoCodec
+from resolver.errors import KdirError, NotReady, Unmounted
+from resolver.path import Path
+from resolver.revision_token import Token
+
+if TYPE_CHECKING:
+    from directory.kafka.reconciler import Reconciler
+
+__all__ = ["Cluster"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """An authority message and what it was made of."""
+
+    snapshot: Snapshot
+    view_sequence: int
+    message: resolve_pb2.Authority
+
+
+class Cluster:
+    """A running directory of one cluster.
+
+    ``endpoints`` gives where this cluster's servers may be asked; it is called late, since a free
+    port is known only when the server is bound.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        store: Store,
+        endpoints: Callable[[], tuple[str, ...]],
+        feature_level: int = FEATURE_LEVEL,
+    ) -> None:
+        self.config = config
+        store = self.store = MeasuredStore(store)
+        self.endpoints = endpoints
+        self.dialling = Dialling(config.tls)
+        self.started_at = time.monotonic()
+        self.server_id = f"{config.cluster}-{secrets.token_hex(3)}"
+        self.cluster_id = store.identity.cluster_id
+        codec = ProtoCodec()
+        self.replica = Replica(store, codec)
+        limits = config.limits
+        self.access_history = AccessHistory(self.replica, store, self.access_at)
+        self.history = History(
+            self.replica,
+            store,
+            kept_bytes=limits.watch_queue_bytes,
+            queue_events=limits.watch_queue,
+            queue_bytes=limits.watch_queue_bytes,
+        )
+        self.federation = Federation(
+            self.replica,
+            config.mount,
+            config.parent,
+            server_id=self.server_id,
+            allow=config.dial_allow,
+            bounds=limits.table_bounds,
+        )
+        self.writer = Writer(
+            store,
+            self.replica,
+            codec,
+            self.mount_at,
+            above=inherited_origins,
+            bounds=config.limits.bounds,
+            allow=lambda writes: self.members.allow(writes),  # noqa: PLW0108 - made below
+        )
+        self.members = Members(
+            store,
+            self.replica,
+            self.writer,
+            server_id=self.server_id,
+            endpoints=endpoints,
+            level=feature_level,
+        )
+        self.members.subscribe(self.federation.changed)
+        member = self._member()
+        self.children = Children(self.federation, self.replica, self.writer, member)
+        self.parent_link = self._parent_link(member)
+        self.reconciler = self._reconciler()
+        self.reaper = Reaper(self.server_id, store, self.replica, self.writer)
+        self._maintenance = Maintenance(
+            store,
+            self.history.index,
+            Keeping(events=limits.kept_changes, event_bytes=limits.kept_change_bytes),
+        )
+        self.beside: Callable[[], Iterable[Cluster]] = tuple
+        """The clusters that the same process hosts, whether they know each other or not."""
+        self._signature: _Signature | None = None
+        self.draining = False
+        self._stop = threading.Event()
+
+    @classmethod
+    def open(
+        cls,
+        config: ServerConfig,
+        endpoints: Callable[[], tuple[str, ...]] = tuple,
+        feature_level: int = FEATURE_LEVEL,
+    ) -> Cluster:
+        """Opens the store that the config names.
+
+        Raises:
+            Incompatible: another cluster's store, a newer schema, no store at all, one that the
+                cluster was moved away from, or the cluster's finalised level is higher than this
+                server's.
+            StoreAway
+        """
+        store = open_store(config.store, config.cluster)
+        try:
+            if store.identity.moved:
+                raise Incompatible(
+                    f"{store.describe()}: cluster {config.cluster} was {store.identity.sealed}: "
+                    f"name that store"
+                )
+            settle_level(store, feature_level)
+        except BaseException:
+            store.close()
+            raise
+        return cls(config, store, endpoints, feature_level)
+
+    def _member(self) -> Member:
+        return Member(
+            cluster_id=self.cluster_id,
+            cluster=self.config.cluster,
+            server_id=self.server_id,
+            endpoints=self.members.endpoints,
+            heartbeat_seconds=self.config.limits.heartbeat_seconds,
+            feature_level=lambda: self.members.finalised,
+            kafka_claim=self.kafka_claim,
+        )
+
+    def _parent_link(self, member: Member) -> ParentLink | None:
+        if not self.config.parent:
+            return None
+        return ParentLink(
+            self.federation,
+            self.store,
+            self.replica,
+            self.writer,
+            member,
+            dialling=self.dialling,
+        )
+
+    def _reconciler(self) -> Reconciler | None:
+        if self.config.kafka is None:
+            return None
+        from directory.kafka.assembly import reconciler_of
+
+        return reconciler_of(
+            self.config,
+            self.store,
+            self.replica,
+            self.writer,
+            lambda: self.federation.mount,
+            self.server_id,
+            lambda: self.unconfirmed_seconds() or 0.0,
+            self.unmanaged,
+        )
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to load, to link and to follow Kafka, all in the background."""
+        self.replica.start()
+        self.members.start()
+        if self.parent_link is not None:
+            self.parent_link.start()
+        if self.reconciler is not None:
+            self.reconciler.start()
+        self.reaper.start()
+        maintain = carried(self._maintain)
+        threading.Thread(target=maintain, name="maintenance", daemon=True).start()
+
+    def drain(self) -> None:
+        """Ends the streams, so that callers go on at another server, and takes no new ones."""
+        self.draining = True
+        self.members.stop()
+        self.children.stop()
+        self.history.close()
+
+    def stop(self) -> None:
+        """Ends what ``start`` began; the store is closed."""
+        self._stop.set()
+        self.drain()
+        if self.parent_link is not None:
+            self.parent_link.stop()
+        if self.reconciler is not None:
+            self.reconciler.stop()
+        self.reaper.stop()
+        self.replica.stop()
+        self.store.close()
+
+    def _maintain(self) -> None:
+        while not self._stop.wait(_MAINTENANCE_SECONDS):
+            self._maintain_once()
+
+    def _maintain_once(self) -> None:
+        """Trims what is kept for a while only."""
+        try:
+            self._maintenance.step()
+            if self.replica.state is ReplicaState.SERVING:
+                self.children.forget()
+        except (KdirError, StoreAway) as error:
+            _log.info("maintenance goes on later: %s", error)
+
+    # -- what answers say ------------------------------------------------------------------------
+
+    @property
+    def mount(self) -> Path:
+        """Where this cluster hangs now."""
+        return self.federation.mount
+
+    def access_at(self, snapshot: Snapshot) -> Access:
+        """Who may do what at a snapshot."""
+        config = self.config
+        inherited = None if facts.is_spoiled(snapshot) else facts.inherited_access(snapshot)
+        if not facts.is_told(snapshot) and (not config.parent or config.access is Mode.OPEN):
+            # A cluster that begins to enforce asks for the word of its parent; one that is open
+            # lets everybody in whom nobody has denied yet.
+            inherited = ()
+        most_age = config.limits.grants_max_age
+        return Access(
+            self.mount_at(snapshot),
+            snapshot.grants,
+            inherited,
+            config.access,
+            config.auth.super_users,
+            None if isinf(most_age) else most_age,
+        )
+
+    def mount_at(self, snapshot: Snapshot) -> Path:
+        """Where this cluster hung at a snapshot: a path is looked up, and decided about, at the
+        mount of the very snapshot that answers.
+        """
+        return self.federation.position_at(snapshot).mount
+
+    def check_mounted(self) -> None:
+        """Told that it is unmounted, a cluster stops to answer.
+
+        Raises:
+            Unmounted, NotReady
+        """
+        if self.members.refused:
+            raise NotReady(self.members.refused)
+        unmounted = self.federation.view().position.unmounted
+        if unmounted:
+            raise Unmounted(f"cluster {self.config.cluster} is unmounted: {unmounted}")
+
+    def kafka_claim(self) -> federation_pb2.KafkaClaim | None:
+        """Returns which Kafka this cluster is pinned to, and since when; None = none so far."""
+        if self.config.kafka is None or self.replica.state is ReplicaState.LOADING:
+            return None
+        held = KafkaFacts.of(self.replica.snapshot)
+        if not held.pinned:
+            return None
+        return federation_pb2.KafkaClaim(
+            kafka_cluster_id=held.pinned,
+            pinned_at_ms=held.pinned_at_ms,
+            cluster_id=self.cluster_id,
+            cluster=self.config.cluster,
+            mount=str(self.mount),
+        )
+
+    def unmanaged(self) -> str:
+        """Returns why nothing may be changed in this cluster's Kafka: another cluster that is known
+        here manages it; empty = this one does.
+        """
+        own = self.kafka_claim()
+        if own is None:
+            return ""
+        hosted = (one.kafka_claim() for one in self.beside())
+        others = [*self.federation.kafka_claims(), *(one for one in hosted if one is not None)]
+        manager = manager_before(own, others)
+        return "" if manager is None else why_unmanaged(manager)
+
+    def link_status(self) -> LinkStatus:
+        """How the link to the parent is doing."""
+        if self.parent_link is None:
+            return LinkStatus(configured=False)
+        return self.parent_link.status()
+
+    def unconfirmed_seconds(self) -> float | None:
+        """For how long no parent has confirmed the mount; None while one does, and without a
+        parent. It counts from the last message of a parent that had sent the mount and what is
+        inherited there, on that link, to whichever server of the cluster.
+        """
+        if self.parent_link is None or self.replica.state is ReplicaState.LOADING:
+            return None
+        status = self.link_status()
+        if status.linked:
+            return None
+        if status.holder and status.confirmed_seconds is not None:
+            return status.confirmed_seconds
+        heard = facts.heard_of(self.replica.snapshot)
+        if heard is None:
+            return time.monotonic() - self.started_at
+        seconds = max(0, unix_ms() - heard.at_ms) / 1000
+        if status.standby and heard.linked and seconds < _HELD_SECONDS:
+            return None  # another server of the cluster holds the link
+        return seconds
+
+    def authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
+        """Who answers, from what, how fresh. The message is shared: copy before changing it."""
+        view = self.federation.view()
+        stale = self.replica.state is ReplicaState.STALE
+        unconfirmed = self.unconfirmed_seconds()
+        known = self._signature
+        if not stale and unconfirmed is None:
+            if (
+                known is not None
+                and known.snapshot is snapshot
+                and known.view_sequence == view.sequence
+            ):
+                return known.message
+            message = self._authority(snapshot)
+            self._signature = _Signature(snapshot, view.sequence, message)
+            return message
+        message = self._authority(snapshot)
+        if stale:
+            message.stale = True
+            message.age_seconds = self.replica.age_seconds
+        if unconfirmed is not None:
+            message.unconfirmed_seconds = unconfirmed
+        return message
+
+    def token_of(self, snapshot: Snapshot) -> str:
+        """For readers that are to see what this snapshot has, or newer."""
+        return str(Token.of(self.cluster_id, snapshot.incarnation, snapshot.revision))
+
+    def token_at(self, revision: int) -> str:
+        """For readers that are to see what was just written at a revision of this life."""
+        incarnation = self.replica.snapshot.incarnation
+        return str(Token.of(self.cluster_id, incarnation, revision))
+
+    def _authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
+        position = self.federation.position_at(snapshot)
+        kafka = self.config.kafka
+        found = KafkaFacts.of(snapshot) if kafka is not None else None
+        stop = found.stop if found is not None else None
+        another = ""
+        if found is not None and stop is not None and stop.kafka_id:
+            # Not in the words of the stop: these count topics, and everybody gets this.
+            another = (
+                f"another Kafka cluster answers: {stop.kafka_id}, this directory belongs to "
+                f"{found.pinned}"
+            )
+        return resolve_pb2.Authority(
+            cluster=entry_pb2.Cluster(
+                cluster_id=self.cluster_id,
+                cluster=self.config.cluster,
+                mount=str(position.mount),
+                epoch=position.epoch,
+                site=self.config.site,
+                listeners=[
+                    entry_pb2.Listener(
+                        name=one.name,
+                        bootstrap_servers=one.bootstrap_servers,
+                        security_protocol=one.security_protocol,
+                        sasl_mechanism=one.sasl_mechanism,
+                    )
+                    for one in (kafka.listeners if kafka else ())
+                ],
+            ),
+            server=self.server_id,
+            token=self.token_of(snapshot),
+            revision=snapshot.revision,
+            incarnation=snapshot.incarnation,
+            another_kafka=another,
+        )
+
+
+_HELD_SECONDS = 180.0
+"""So long a standby believes that the link stands: its holder says so every minute."""
+_MAINTENANCE_SECONDS = 5.0

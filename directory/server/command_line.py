@@ -1,0 +1,222 @@
+"""The words of ``kdir server``: what they may be, and which configs they come to; does nothing.
+
+Every mistake is a ``ConfigError``, one sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from directory.server import logs
+from directory.server.config import (
+    DEFAULT_LISTEN,
+    ConfigError,
+    KafkaConfig,
+    Listener,
+    ServerConfig,
+    check_loopback,
+    load_configs,
+)
+from directory.server.supervisor import MOST_PROCESSES
+from directory.server.toml_table import split_address
+from resolver.path import Path
+
+__all__ = ["check_processes", "configs_of", "intent", "log_format", "metrics_addresses", "parser"]
+
+_LAST_PORT = 65_535
+LOG_FORMAT = "KDIR_LOG_FORMAT"
+"""Names the form of log lines where no ``--log-format`` does."""
+
+_EXAMPLES = """\
+examples:
+  kdir server --mount /la/tracking --kafka kafka-1:9092
+      serve a running Kafka cluster's topics under their own names; changes nothing in Kafka
+  kdir server --config /etc/kdir/la-tracking.toml
+  kdir server --config /etc/kdir/            every *.toml in the folder, in one process
+  kdir server --config la.toml --processes 4  four processes, one port, one store
+  kdir server --check --config server.toml   say what it would do, and do nothing
+  kdir server --config la.toml --metrics 127.0.0.1:9420 --log-format json
+      for Prometheus at http://127.0.0.1:9420/metrics, and one JSON object a log line
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """What may be said."""
+    made = argparse.ArgumentParser(
+        prog="kdir server",
+        description="Run the directory server of one Kafka cluster, or of several.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="TOML file or folder; repeatable",
+    )
+    made.add_argument("--mount", metavar="PATH", help="where the cluster hangs in the global tree")
+    made.add_argument("--kafka", metavar="HOST:PORT", help="brokers to begin with, comma-separated")
+    made.add_argument("--listen", metavar="HOST:PORT", help=f"default {DEFAULT_LISTEN}")
+    made.add_argument(
+        "--parent", metavar="HOST:PORT", help="servers of the parent, comma-separated"
+    )
+    made.add_argument("--cluster", metavar="NAME", help="default: the mount, joined by -")
+    made.add_argument(
+        "--store", metavar="ADDRESS", help="default: an sqlite file in the state folder"
+    )
+    made.add_argument("--site", metavar="NAME", help="the site that it belongs to")
+    made.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="so many processes share the port and the store; default 1",
+    )
+    made.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="answer /metrics, /healthz and /readyz there; one of several processes at PORT + 1, "
+        "and so on",
+    )
+    # What the supervisor tells the processes that it starts: where to listen, by key, and which
+    # one of them it is, from 0.
+    made.add_argument("--bound", action="append", default=[], help=argparse.SUPPRESS)
+    made.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)
+    made.add_argument("--joining", action="store_true", help=argparse.SUPPRESS)
+    made.add_argument("--check", action="store_true", help="validate, say what it would do, end")
+    made.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    made.add_argument(
+        "--log-format",
+        choices=logs.FORMATS,
+        help=f"lines for people, or a JSON object each; default ${LOG_FORMAT}, or text",
+    )
+    return made
+
+
+def log_format(named: str | None) -> str:
+    """One of ``logs.FORMATS``, as named there or in the environment.
+
+    Raises:
+        ConfigError
+    """
+    form = named or os.environ.get(LOG_FORMAT) or logs.FORMATS[0]
+    if form not in logs.FORMATS:
+        raise ConfigError(f"{LOG_FORMAT}: found {form!r}; {' or '.join(logs.FORMATS)} is right")
+    return form
+
+
+def metrics_addresses(configs: Sequence[ServerConfig], options: argparse.Namespace) -> list[str]:
+    """Where each process answers Prometheus: none, or as many as there are processes.
+
+    One port for all would give each scrape another process's numbers.
+
+    Raises:
+        ConfigError: not loopback, two for one process, or no such port.
+    """
+    named = dict.fromkeys(config.metrics for config in configs if config.metrics)
+    if options.metrics is not None:
+        check_loopback(options.metrics, "--metrics")
+        named = {options.metrics: None}
+    if len(named) > 1:
+        raise ConfigError(
+            f"metrics: found {' and '.join(named)}; these clusters share a process, which has one "
+            f"such address"
+        )
+    for address in named:
+        host, port = address.rpartition(":")[0], int(address.rpartition(":")[2])
+        last = port + options.processes - 1
+        if last > _LAST_PORT:
+            raise ConfigError(f"metrics: found {address}; {options.processes} processes need more")
+        ports = range(port, last + 1) if port else [0] * options.processes
+        return [f"{host}:{one}" for one in ports]
+    return []
+
+
+def configs_of(options: argparse.Namespace) -> list[ServerConfig]:
+    """The clusters to serve, from files or from flags.
+
+    Raises:
+        ConfigError
+    """
+    quick = ("mount", "kafka", "listen", "parent", "cluster", "store", "site")
+    given = [name for name in quick if getattr(options, name) is not None]
+    if options.config:
+        if given:
+            raise ConfigError(f"--{given[0]}: goes without --config; put it into the file")
+        return load_configs(options.config)
+    if options.mount is None:
+        raise ConfigError("--config FILE, or --mount PATH, is needed")
+    settings = {
+        name: getattr(options, name)
+        for name in ("cluster", "store", "site", "listen")
+        if getattr(options, name) is not None
+    }
+    check_loopback(settings.get("listen", DEFAULT_LISTEN))
+    if options.parent is not None:
+        settings["parent"] = _addresses("parent", options.parent)
+    if options.kafka is not None:
+        bootstrap = _addresses("kafka", options.kafka)
+        settings["kafka"] = KafkaConfig(bootstrap, listeners=(Listener("default", bootstrap),))
+    return [ServerConfig.quick(Path.parse(options.mount), **settings)]
+
+
+def _addresses(flag: str, text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    for address in found or (text,):
+        if split_address(address) is None:
+            raise ConfigError(f"--{flag}: found {address!r}; host:port would be right")
+    return found
+
+
+def intent(config: ServerConfig, processes: int) -> str:
+    """What a server of this config would do, for ``--check``."""
+    kafka = config.kafka
+    allowed = (
+        ", ".join(sorted(kafka.ceiling)) if kafka and kafka.ceiling else "nothing: it observes"
+    )
+    store = logs.redacted(config.store)
+    lines = [
+        f"{config.cluster}: would serve {config.mount} on {config.listen} from {store}",
+        f"  parent: {', '.join(config.parent) or 'none'}",
+    ]
+    lines += [f"  {line}" for line in _who(config)]
+    if processes > 1:
+        lines.append(f"  processes: {processes}, sharing the port")
+    if kafka is not None:
+        way = " ".join(filter(None, (", ".join(kafka.bootstrap), kafka.client.said())))
+        lines.append(f"  kafka:  {way}; may change there: {allowed}")
+        lines += [f"  advice: {kafka.client.advice()}"] if kafka.client.advice() else []
+    lines += [
+        f"  site link {link.path} → {', '.join(map(str, link.targets))}" for link in config.links
+    ]
+    return "\n".join(lines)
+
+
+def _who(config: ServerConfig) -> list[str]:
+    """Who may come in, where that is not simply everybody on this machine."""
+    tls, auth = config.tls, config.auth
+    ways = []
+    if tls is not None and tls.client == "require":
+        ways.append("a client certificate of the CA")
+    if auth.has_tokens:
+        ways.append("a bearer token")
+    if not ways and tls is None:
+        return []
+    said = f"callers say who they are by {' or '.join(ways)}" if ways else "nobody says who calls"
+    return [
+        f"TLS: {'on' if tls is not None else 'off, hence loopback only'}; {said}"
+        + ("; anonymous ones are let in" if auth.anonymous else "")
+    ]
+
+
+def check_processes(count: int) -> None:
+    """How many processes there may be.
+
+    Raises:
+        ConfigError
+    """
+    if not 1 <= count <= MOST_PROCESSES:
+        raise ConfigError(f"--processes: found {count}; 1 to {MOST_PROCESSES} would be right")

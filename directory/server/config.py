@@ -1,0 +1,467 @@
+"""The config of one directory server, as read from TOML; refuses every key that it does not know.
+
+Every mistake is one sentence that names the key, what was found and what would be right
+(``ConfigError``; the server ends with exit code 2 and has touched nothing).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import pathlib
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import inf
+from typing import Any, Final, TypeVar
+
+from directory.access.decision import Mode
+from directory.federation.table_bounds import TableBounds
+from directory.namespace.bounds import Bounds
+from directory.namespace.entry import LinkMode, LinkWrites
+from directory.server.config_kafka import ASPECTS, KafkaConfig, Listener, kafka_of
+from directory.server.config_security import AuthConfig, TlsConfig, auth_of, tls_of
+from directory.server.toml_table import ConfigError, Table, parsed_path, split_address
+from directory.store.base import Incompatible
+from directory.store.etcd.etcd_address import EtcdAddress
+from resolver.endpoints import AllowList
+from resolver.errors import InvalidArgument
+from resolver.host_port import MAX_ENDPOINTS
+from resolver.path import ROOT, Path
+
+__all__ = [
+    "ASPECTS",
+    "DEFAULT_LISTEN",
+    "ConfigError",
+    "KafkaConfig",
+    "Limits",
+    "Listener",
+    "ServerConfig",
+    "SiteLink",
+    "check_listen",
+    "check_loopback",
+    "default_store",
+    "load_configs",
+    "parse_config",
+]
+
+DEFAULT_LISTEN: Final = "127.0.0.1:7420"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLink:
+    """A link that only this site's directories serve."""
+
+    path: Path
+    targets: tuple[Path, ...]
+    mode: LinkMode = LinkMode.FIRST
+    writes: LinkWrites = LinkWrites.STAY
+    fall_back_on_absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one server. Seconds, unless the name says otherwise."""
+
+    call_seconds: float = 30.0
+    """No call works longer than this, whatever deadline it came with, or without one."""
+    max_stale_seconds: float = 86_400.0
+    """With the store away, reads are answered (marked stale) for so long."""
+    message_bytes: int = 4 * 1024 * 1024
+    """Largest request."""
+    metadata_bytes: int = 16 * 1024
+    """Metadata of one call, its bearer token included."""
+    batch_paths: int = 10_000
+    """Paths of one BatchResolve."""
+    list_items: int = 1_000
+    """Elements of any other list or map of a request; what an entry holds has bounds of its own."""
+    text_bytes: int = 16 * 1024
+    """Any one text of a request, such as a token; paths and entries have bounds of their own."""
+    answer_bytes: int = 4 * 1024 * 1024
+    """One answer: a page of a listing, scan or history ends there, and the paths of a batch that
+    are left get LIMIT_EXCEEDED."""
+    unsent_bytes: int = 256 * 1024 * 1024
+    """Large answers that their callers have not taken yet, of all callers."""
+    principal_unsent_bytes: int = 64 * 1024 * 1024
+    """The same of one caller."""
+    remembered_bytes: int = 64 * 1024 * 1024
+    """Answers that are remembered of each cluster, while nothing changes."""
+    streams: int = 2_000
+    """Watches, scans and links at a time; one in eight is for links only."""
+    principal_streams: int = 1_000
+    """Watches, scans and links of one principal at a time, where callers are identified."""
+    connection_streams: int = 500
+    """Watches and scans of one connection at a time."""
+    health_watchers: int = 256
+    """Watches of gRPC's health service at a time."""
+    reflection_streams: int = 4
+    """Streams of gRPC's reflection at a time; each ends after 30 s."""
+    workers: int = 4
+    """Reads, other than streams, that run at a time; more only take turns on one processor."""
+    long_workers: int = 2
+    """Reads that may work long, such as listings and large batches, that run at a time besides."""
+    waiting_reads: int = 32
+    """Reads that wait for a revision that their token names and this server has not seen yet, at a
+    time; they hold no thread of ``workers``."""
+    principal_waiting_reads: int = 8
+    """The same of one caller: a principal, or a connection where callers are not identified."""
+    writers: int = 16
+    """Threads for calls that may wait for the store or for Kafka."""
+    waiting_writes: int = 256
+    """Calls that wait for one of ``writers``; one more is refused."""
+    connections: int = 16_384
+    """Connections at a time; one more is closed at once."""
+    concurrent_calls: int = 4_096
+    """Calls at a time, streams not counted; one more is refused."""
+    connection_calls: int = 1_000
+    """Calls and streams of one connection at a time; its client waits with more."""
+    unfinished_requests: int = 1_024
+    """Calls whose headers arrived and whose request did not, at a time; they hold no thread, and
+    with one more the oldest are refused."""
+    request_seconds: float = 20.0
+    """A request arrives within this time after its headers, or the call is refused."""
+    referral_seconds: int = 60
+    """Lifetime of a referral, from the owner's word."""
+    answer_seconds: int = 60
+    """Lifetime of an answer."""
+    absent_seconds: int = 5
+    """Lifetime of an absent."""
+    grants_max_age: float = inf
+    """An allow from above the mount ends when no parent confirmed it for so long; denies stay."""
+    heartbeat_seconds: float = 2.0
+    """Parent and child are never silent for longer."""
+    hung_seconds: float = 60.0
+    """Of several processes on a port, one that gives no sign of life for so long is killed and
+    started anew; inf = never.
+    """
+    drain_seconds: float = 5.0
+    """After SIGTERM, calls under way have so long to end."""
+    watch_queue: int = 10_000
+    """Changes that a watcher may lag behind before it is told to resync."""
+    watch_queue_bytes: int = 64 * 1024 * 1024
+    """The same in bytes of changes; as many are kept in memory for all watchers together."""
+    kept_changes: int = 100_000
+    """Change events kept in the store."""
+    kept_change_bytes: int = 256 * 1024 * 1024
+    """The same in bytes."""
+    policy_text_bytes: int = 4_096
+    """One text of an entry: owner, description, a key or value of a map, a name."""
+    policy_tags: int = 64
+    """Tags of one entry."""
+    policy_tag_bytes: int = 256
+    """One tag, key and value together."""
+    policy_keys: int = 1_000
+    """Keys of all maps of one entry's policies."""
+    policies_bytes: int = 65_536
+    """All texts, keys and values of one entry's policies."""
+    mask_paths: int = 1_000
+    """Paths of an update's or a what-if's mask."""
+    link_targets: int = 100
+    """Targets of one link."""
+    mount_endpoints: int = MAX_ENDPOINTS
+    """Endpoints of one mount, and those a child says it has."""
+    child_mounts: int = 2_000
+    """Mounts below one child that it may report; its further ones are left out."""
+    child_mount_bytes: int = 512 * 1024
+    """The same in bytes."""
+    table_mounts: int = 10_000
+    """Rows of the mount table; of more, each child that reports too many loses its own."""
+    table_bytes: int = 4 * 1024 * 1024
+    """The same in bytes."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """How much a request may put into an entry."""
+        return Bounds(**{one.name: getattr(self, one.name) for one in fields(Bounds)})
+
+    @property
+    def table_bounds(self) -> TableBounds:
+        """How many rows a mount table has, and how many a child may report."""
+        return TableBounds(**{one.name: getattr(self, one.name) for one in fields(TableBounds)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """One cluster's directory server."""
+
+    cluster: str
+    mount: Path
+    store: str
+    site: str = ""
+    listen: str = DEFAULT_LISTEN
+    advertise: tuple[str, ...] = ()
+    metrics: str = ""
+    """Where Prometheus is answered, ``host:port``; empty = nowhere."""
+    parent: tuple[str, ...] = ()
+    dial_allow: tuple[str, ...] | None = None
+    """Networks and domains of the servers that may be asked besides those of ``parent``; None =
+    all."""
+    tls: TlsConfig | None = None
+    auth: AuthConfig = field(default_factory=AuthConfig)
+    access: Mode = Mode.OPEN
+    """What holds where no grant says anything."""
+    kafka: KafkaConfig | None = None
+    links: tuple[SiteLink, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def quick(cls, mount: Path, **settings: Any) -> ServerConfig:
+        """The config that ``kdir server --mount PATH`` stands for: everything else by default."""
+        cluster = settings.pop("cluster", "") or default_cluster(mount)
+        store = _store(settings.pop("store", "") or default_store(cluster), None)
+        return cls(cluster=cluster, mount=mount, store=store, **settings)
+
+
+def default_cluster(mount: Path) -> str:
+    """``/la/tracking`` is called ``la-tracking``, and ``/`` is called ``root``."""
+    return "-".join(mount.segments) or "root"
+
+
+def default_store(cluster: str) -> str:
+    """An sqlite file in the user's state folder (XDG base directories)."""
+    home = os.environ.get("XDG_STATE_HOME") or pathlib.Path.home() / ".local" / "state"
+    return f"sqlite:///{pathlib.Path(home, 'kdir', f'{cluster}.sqlite').absolute()}"
+
+
+def load_configs(names: Sequence[str]) -> list[ServerConfig]:
+    """Read config files; a folder stands for its ``*.toml`` in name order.
+
+    Raises:
+        ConfigError: a file cannot be read or is wrong; it is named.
+    """
+    files: list[pathlib.Path] = []
+    for name in names:
+        place = pathlib.Path(name)
+        found = sorted(place.glob("*.toml")) if place.is_dir() else [place]
+        if not found:
+            raise ConfigError(f"{name}: no *.toml file in this folder")
+        files.extend(found)
+    configs = [_load(file) for file in files]
+    seen: dict[str, pathlib.Path] = {}
+    for config, file in zip(configs, files, strict=True):
+        for key in (f"cluster {config.cluster!r}", f"store {_shown(config.store)!r}"):
+            if key in seen:
+                raise ConfigError(f"{file}: {key} is also that of {seen[key]}")
+            seen[key] = file
+    return configs
+
+
+def _load(file: pathlib.Path) -> ServerConfig:
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not TOML: {error}") from error
+    try:
+        return parse_config(document, base=file.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) -> ServerConfig:
+    """Make a config of a TOML document. Relative sqlite paths are below ``base``.
+
+    Raises:
+        ConfigError: naming the key, what was found and what would be right.
+    """
+    top = Table(document, "")
+    mount = top.path("mount", ROOT)
+    cluster = top.text("cluster", default_cluster(mount))
+    listen = top.text("listen", DEFAULT_LISTEN)
+    advertise = top.endpoints("advertise")
+    tls = tls_of(top.table("tls"), base)
+    auth = auth_of(top.table("auth"), tls, base)
+    check_listen(listen, tls, advertise)
+    metrics = top.text("metrics", "")
+    if metrics:
+        check_loopback(metrics, "metrics")
+    config = ServerConfig(
+        cluster=_name("cluster", cluster),
+        mount=mount,
+        store=_store(top.text("store", default_store(cluster)), base),
+        site=top.text("site", ""),
+        listen=listen,
+        advertise=advertise,
+        metrics=metrics,
+        parent=top.endpoints("parent"),
+        dial_allow=_dial_allow(top.table("dial")),
+        tls=tls,
+        auth=auth,
+        access=_access(top),
+        kafka=kafka_of(top.table("kafka"), base),
+        links=_links(top.table("links"), mount),
+        limits=_limits(top.table("limits")),
+    )
+    top.done()
+    return config
+
+
+def _dial_allow(table: Table | None) -> tuple[str, ...] | None:
+    """Reads ``[dial]``: which servers may be asked, of those that others name.
+
+    Raises:
+        ConfigError
+    """
+    if table is None:
+        return None
+    allow = table.texts("allow") if table.has("allow") else None
+    table.done()
+    try:
+        AllowList.of(allow, ())
+    except InvalidArgument as error:
+        raise ConfigError(f"dial.{error.message}") from None
+    return allow
+
+
+def _access(table: Table) -> Mode:
+    modes = {mode.value: mode for mode in (Mode.OPEN, Mode.ENFORCE)}
+    text = table.text("access", Mode.OPEN.value)
+    if text not in modes:
+        table.fail("access", text, f"one of {', '.join(modes)} would be right")
+    return modes[text]
+
+
+def _name(key: str, value: str) -> str:
+    allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    if not value or len(value) > 249 or not set(value) <= allowed:
+        raise ConfigError(f"{key}: found {value!r}; 1 to 249 of a-z A-Z 0-9 . _ - would be right")
+    return value
+
+
+def check_listen(listen: str, tls: TlsConfig | None, advertise: tuple[str, ...]) -> None:
+    """Without TLS a server listens on loopback only. One that listens everywhere must
+    say where others find it: no certificate is of ``0.0.0.0``, and nobody gets there.
+
+    Raises:
+        ConfigError
+    """
+    if tls is None:
+        check_loopback(listen)
+        return
+    host = (split_address(listen) or ("",))[0]
+    if not host:
+        check_loopback(listen)
+    if host in {"0.0.0.0", "::"} and not advertise:  # noqa: S104 - a name to look for
+        raise ConfigError(
+            f"advertise: missing; {listen} is every address of the machine, and others must be "
+            f"told one, as the certificate names it"
+        )
+
+
+def check_loopback(listen: str, key: str = "listen") -> None:
+    """What nobody has to prove an identity to is on loopback only.
+
+    Raises:
+        ConfigError: not ``host:port``, or not a loopback address.
+    """
+    parts = split_address(listen)
+    if parts is None:
+        raise ConfigError(
+            f"{key}: found {listen!r}; host:port such as {DEFAULT_LISTEN} would be right"
+        )
+    host = parts[0]
+    if host == "localhost":
+        return
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    except ValueError:
+        pass
+    raise ConfigError(
+        f"{key}: found {listen!r}; without [tls] a server listens on loopback only, such as "
+        f"127.0.0.1:{parts[1]}"
+    )
+
+
+def _store(address: str, base: pathlib.Path | None) -> str:
+    scheme, separator, rest = address.partition("://")
+    if not separator or scheme not in {"sqlite", "etcd"}:
+        raise ConfigError(
+            f"store: found {address!r}; sqlite:///FILE or etcd://HOST:PORT,…/PREFIX would be right"
+        )
+    if scheme == "sqlite":
+        name = rest[1:]
+        if not rest.startswith("/") or not name or name.endswith("/"):
+            raise ConfigError(
+                f"store: found {address!r}; sqlite:////absolute/file, or sqlite:///file beside the "
+                f"config, would be right"
+            )
+        return f"sqlite:///{((base or pathlib.Path.cwd()) / name).absolute()}"
+    try:
+        etcd = EtcdAddress.parse(address)
+    except Incompatible as error:
+        raise ConfigError(f"store: {str(error).removeprefix('store ')}") from error
+    for name in ("ca", "cert", "key", "password_file"):
+        file = getattr(etcd, name)
+        if file and not pathlib.Path(file).is_absolute():
+            raise ConfigError(f"store: {name}: found {file!r}; an absolute path would be right")
+    return address
+
+
+def _shown(store: str) -> str:
+    """An address without what lets one in."""
+    return str(EtcdAddress.parse(store)) if store.startswith("etcd://") else store
+
+
+def _links(table: Table | None, mount: Path) -> tuple[SiteLink, ...]:
+    if table is None:
+        return ()
+    links = []
+    for key, value in table.rest().items():
+        where = table.where(key)
+        path = parsed_path(where, key)
+        if mount.is_prefix_of(path):
+            raise ConfigError(
+                f"{where}: a site link cannot lie at or below this server's own mount {mount}; "
+                f"use kdir ln there"
+            )
+        links.append(_site_link(path, value, where))
+    return tuple(links)
+
+
+def _site_link(path: Path, value: object, where: str) -> SiteLink:
+    if isinstance(value, str | list):
+        value = {"targets": value}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: found {value!r}; a path, a list of paths, or a table is right")
+    table = Table(value, where)
+    targets = tuple(parsed_path(f"{where}.targets", target) for target in table.texts("targets"))
+    if not targets:
+        raise ConfigError(f"{where}.targets: missing; at least one path would be right")
+    if path in targets:
+        raise ConfigError(f"{where}: the link leads to itself")
+    mode = _choice(table, "mode", LinkMode)
+    writes = _choice(table, "writes", LinkWrites)
+    link = SiteLink(path, targets, mode, writes, table.flag("fall_back_on_absent"))
+    table.done()
+    return link
+
+
+_E = TypeVar("_E", LinkMode, LinkWrites)
+
+
+def _choice(table: Table, key: str, kind: type[_E]) -> _E:
+    names: dict[str, _E] = {member.name.lower(): member for member in kind}
+    text = table.text(key, next(iter(names)))
+    if text not in names:
+        table.fail(key, text, f"one of {', '.join(names)} would be right")
+    return names[text]
+
+
+def _limits(table: Table | None) -> Limits:
+    limits = Limits()
+    if table is None:
+        return limits
+    readers: dict[type, Callable[[Any], Any]] = {int: int, float: float}
+    for one in fields(Limits):
+        default = getattr(limits, one.name)
+        value = table.take(one.name, default)
+        wanted = type(default)
+        good = not isinstance(value, bool) and isinstance(value, int | float) and value > 0
+        if not good or (wanted is int and not isinstance(value, int)):
+            kind = "whole number" if wanted is int else "number"
+            table.fail(one.name, value, f"a {kind} above 0 would be right")
+        limits = replace(limits, **{one.name: readers[wanted](value)})
+    table.done()
+    return limits

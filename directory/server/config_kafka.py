@@ -1,0 +1,139 @@
+"""The table ``[kafka]`` of a server's config; asks no broker that it names."""
+
+from __future__ import annotations
+
+import pathlib
+from dataclasses import dataclass, field
+from typing import Final
+
+from directory.kafka.client_properties import ClientProperties, client_properties
+from directory.namespace.mapping import MappingRule
+from directory.server.toml_table import ConfigError, Table
+from resolver.errors import InvalidArgument, KdirError
+from resolver.listeners import Listener, check_listener
+from resolver.printable import printable
+
+__all__ = ["ASPECTS", "KafkaConfig", "Listener", "kafka_of"]
+
+ASPECTS: Final = ("create", "configs", "acls", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaConfig:
+    """The Kafka cluster behind a directory."""
+
+    bootstrap: tuple[str, ...]
+    ceiling: frozenset[str] = frozenset()
+    split_on: str = ""
+    rules: tuple[MappingRule, ...] = ()
+    listeners: tuple[Listener, ...] = ()
+    client: ClientProperties = field(default_factory=ClientProperties)
+    """How kdir itself comes to the brokers."""
+    sweep_seconds: float = 30.0
+    changes_per_second: float = 500.0
+    """Topics that are changed in Kafka in a second, where armed."""
+    mend: bool = False
+    """What somebody else changed where kdir pushes is changed back."""
+    acl_limit: int = 2_000
+    """ACLs that Kafka is to have, whoever made them."""
+
+
+def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | None:
+    """Read ``[kafka]``; files are below ``base`` unless they are absolute.
+
+    Raises:
+        ConfigError: naming the key, what was found and what would be right.
+    """
+    if table is None:
+        return None
+    bootstrap = table.addresses("bootstrap")
+    if not bootstrap:
+        raise ConfigError("kafka.bootstrap: missing; host:port of a broker would be right")
+    ceiling = table.texts("ceiling")
+    for aspect in ceiling:
+        if aspect not in (*ASPECTS, "observe"):
+            table.fail(
+                "ceiling", aspect, f"of {', '.join(ASPECTS)}, or observe alone, would be right"
+            )
+    sweep = table.above_zero("sweep_seconds", 30.0, "a number of seconds")
+    acl_limit = table.above_zero("acl_limit", 2_000, "a whole number of ACLs")
+    if acl_limit != int(acl_limit):
+        table.fail("acl_limit", acl_limit, "a whole number of ACLs above 0 would be right")
+    rate = table.above_zero("changes_per_second", 500.0, "a number of topics")
+    client = client_properties(table, base)
+    config = KafkaConfig(
+        bootstrap=bootstrap,
+        ceiling=frozenset(ceiling) - {"observe"},
+        split_on=table.text("split_on", ""),
+        rules=_rules(table.take("rules", [])),
+        listeners=_listeners(table.table("listeners"), bootstrap, client),
+        client=client,
+        sweep_seconds=sweep,
+        changes_per_second=rate,
+        mend=table.flag("mend"),
+        acl_limit=int(acl_limit),
+    )
+    table.done()
+    return config
+
+
+def _listeners(
+    table: Table | None, bootstrap: tuple[str, ...], client: ClientProperties
+) -> tuple[Listener, ...]:
+    if table is None:
+        # What the properties say is looked at with them, by Kafka's own client.
+        _checked(Listener("default", bootstrap), "kafka", "bootstrap", "", "")
+        return (Listener("default", bootstrap, *client.listener()),)
+    listeners = []
+    for name, value in table.rest().items():
+        if not isinstance(value, dict):
+            table.fail(name, value, "a table with bootstrap, protocol, mechanism would be right")
+        one = Table(value, table.where(name))
+        listener = Listener(
+            name,
+            one.addresses("bootstrap") or bootstrap,
+            one.text("protocol", "PLAINTEXT"),
+            one.text("mechanism", ""),
+        )
+        one.done()
+        listeners.append(
+            _checked(listener, table.where(name), "bootstrap", "protocol", "mechanism")
+        )
+    return tuple(listeners)
+
+
+def _checked(listener: Listener, where: str, *keys: str) -> Listener:
+    """Returns a listener that clients will take; ``keys`` are those of its fields after the name.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        check_listener(listener)
+    except InvalidArgument as error:
+        key = dict(zip(Listener._fields[1:], keys, strict=True)).get(error.metadata["field"])
+        what = error.message.partition(": ")[2]
+        place = printable(f"{where}.{key}" if key else where)
+        raise ConfigError(f"{place}: {what}") from None
+    return listener
+
+
+def _rules(values: object) -> tuple[MappingRule, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ConfigError("kafka.rules: an array of tables [[kafka.rules]] would be right")
+    rules = []
+    for number, value in enumerate(values, start=1):
+        table = Table(value, f"kafka.rules[{number}]")
+        try:
+            rule = MappingRule.of(
+                table.text("match", ""),
+                split_on=table.text("split_on", ""),
+                into=table.text("into", ""),
+                strip_prefix=table.text("strip_prefix", ""),
+                ignore=table.flag("ignore"),
+            )
+        except KdirError as error:
+            raise ConfigError(f"kafka.rules[{number}]: {error.message}") from error
+        table.done()
+        rules.append(rule)
+    return tuple(rules)

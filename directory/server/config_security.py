@@ -1,0 +1,143 @@
+"""The tables ``[tls]`` and ``[auth]`` of a server's config; reads no file that they name."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from dataclasses import dataclass
+from typing import Final
+
+from directory.access.principals import parse_super_users
+from directory.server.principal_mapping import DEFAULT, Rule, parse_rules
+from directory.server.toml_table import ConfigError, Table
+from resolver.errors import InvalidArgument
+
+__all__ = ["AuthConfig", "TlsConfig", "auth_of", "check_means", "tls_of"]
+
+_CLIENT: Final = ("require", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """A server's certificate, and whom it trusts. Files are PEM."""
+
+    cert: str
+    """Its certificate, followed by those between it and the CA."""
+    key: str
+    ca: str
+    """Whose certificates of clients, and of other servers, are trusted."""
+    client: str = "require"
+    """``require``: nobody comes in without a certificate of ``ca``; ``none``: nobody is asked."""
+
+    @property
+    def files(self) -> tuple[str, str, str]:
+        return self.cert, self.key, self.ca
+
+
+@dataclass(frozen=True, slots=True)
+class AuthConfig:
+    """How callers say who they are."""
+
+    principal_rules: tuple[Rule, ...] = (DEFAULT,)
+    jwt_key: str = ""
+    jwks: str = ""
+    issuer: str = ""
+    audience: str = ""
+    principal_claim: str = "sub"
+    anonymous: bool = True
+    """Whether a caller may leave it unsaid."""
+    super_users: frozenset[str] = frozenset()
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether tokens can be verified."""
+        return bool(self.jwt_key or self.jwks)
+
+
+def tls_of(table: Table | None, base: pathlib.Path | None) -> TlsConfig | None:
+    """Read ``[tls]``; files are below ``base`` unless they are absolute.
+
+    Raises:
+        ConfigError
+    """
+    if table is None:
+        return None
+    files = {
+        "cert": table.text("cert", ""),
+        "key": table.text("key", ""),
+        "ca": table.text("ca", ""),
+    }
+    for key, name in files.items():
+        if not name:
+            raise ConfigError(f"{table.where(key)}: missing; a PEM file would be right")
+        files[key] = _below(name, base)
+    client = table.text("client", "require")
+    if client == "optional":
+        raise ConfigError(
+            "tls.client: found 'optional', which gRPC's server for Python cannot do; 'require', "
+            "with a token to say who calls where the certificate does not, or 'none' is right"
+        )
+    if client not in _CLIENT:
+        table.fail("client", client, "require or none would be right")
+    table.done()
+    return TlsConfig(files["cert"], files["key"], files["ca"], client)
+
+
+def auth_of(table: Table | None, tls: TlsConfig | None, base: pathlib.Path | None) -> AuthConfig:
+    """Read ``[auth]``.
+
+    Raises:
+        ConfigError: also where nobody could ever call.
+    """
+    if table is None:
+        auth = AuthConfig(anonymous=tls is None)
+    else:
+        anonymous = table.take("anonymous", False)
+        if not isinstance(anonymous, bool):
+            table.fail("anonymous", anonymous, "true or false would be right")
+        try:
+            super_users = parse_super_users(table.texts("super_users"))
+        except InvalidArgument as error:
+            raise ConfigError(f"auth.super_users: {error.message}") from None
+        auth = AuthConfig(
+            principal_rules=parse_rules(_rules(table)),
+            jwt_key=_below(table.text("jwt_key", ""), base),
+            jwks=_below(table.text("jwks", ""), base),
+            issuer=table.text("issuer", ""),
+            audience=table.text("audience", ""),
+            principal_claim=table.text("principal_claim", "sub"),
+            anonymous=anonymous,
+            super_users=super_users,
+        )
+        table.done()
+    check_means(tls, auth)
+    return auth
+
+
+def check_means(tls: TlsConfig | None, auth: AuthConfig) -> None:
+    """What the two tables must come to together.
+
+    Raises:
+        ConfigError
+    """
+    if auth.jwt_key and auth.jwks:
+        raise ConfigError("auth: jwt_key or jwks, not both")
+    if not auth.has_tokens and (auth.issuer or auth.audience):
+        raise ConfigError("auth.issuer and auth.audience are of tokens: jwt_key or jwks is missing")
+    asked = tls is not None and tls.client == "require"
+    if not (auth.anonymous or auth.has_tokens or asked):
+        raise ConfigError(
+            'auth.anonymous: false, and there is no other way in; [tls] client = "require", '
+            "auth.jwt_key, auth.jwks, or anonymous = true would be right"
+        )
+
+
+def _rules(table: Table) -> tuple[str, ...]:
+    value = table.take("principal_rules", [])
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        table.fail("principal_rules", value, "a list of texts would be right")
+    return tuple(value)
+
+
+def _below(name: str, base: pathlib.Path | None) -> str:
+    return os.fspath(((base or pathlib.Path.cwd()) / name).absolute()) if name else ""

@@ -1,0 +1,155 @@
+"""Log lines, as text or as one JSON object each, with what they are about; refuses to let what a
+caller sent look like a line of ours, or to write a password.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from directory.api.rpc.call_context import CURRENT
+from resolver.printable import printable
+
+__all__ = [
+    "FORMATS",
+    "Form",
+    "JsonForm",
+    "TextForm",
+    "carried",
+    "redacted",
+    "set_up",
+    "working_for",
+]
+
+FORMATS: Final = ("text", "json")
+_LONGEST: Final = 8_000
+"""Characters of one message."""
+_PASSWORD: Final = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
+_BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
+
+_CLUSTER: Final = contextvars.ContextVar("cluster", default="")
+
+
+@contextmanager
+def working_for(cluster: str) -> Iterator[None]:
+    """What is logged meanwhile, and by the threads whose work was ``carried`` from here, is about
+    this cluster.
+    """
+    token = _CLUSTER.set(cluster)
+    try:
+        yield
+    finally:
+        _CLUSTER.reset(token)
+
+
+def carried(work: Callable[[], None]) -> Callable[[], None]:
+    """The work, for another thread, still for the cluster that is being worked for now."""
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        context.run(work)
+
+    return run
+
+
+class Form(logging.Formatter):
+    """What the two forms share: what a line is about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.servers: dict[str, str] = {}
+        """The clusters of this process, and the server id of each; filled once they are known."""
+
+    def about(self, record: logging.LogRecord) -> dict[str, Any]:
+        """Whom and what a line is about, what is not known left out: ``cluster``, ``server``, and
+        in a call ``request_id``, ``principal``, ``peer``, then the line's own facts.
+        """
+        call = CURRENT.call
+        cluster = (call.cluster if call is not None else "") or _CLUSTER.get()
+        if not cluster and len(self.servers) == 1:
+            (cluster,) = self.servers
+        found: dict[str, Any] = {"cluster": cluster, "server": self.servers.get(cluster, "")}
+        if call is not None:
+            found["request_id"] = call.request_id
+            found["principal"] = call.principal
+            found["peer"] = call.peer
+        facts: Mapping[str, Any] = getattr(record, "facts", {})
+        return {key: value for key, value in {**facts, **found}.items() if value != ""}
+
+    @staticmethod
+    def message(record: logging.LogRecord) -> str:
+        """The line's own words, not endless, without passwords."""
+        text = redacted(record.getMessage())
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+    @staticmethod
+    def stack(record: logging.LogRecord) -> str:
+        """Where an error came from; empty without one."""
+        if not record.exc_info or record.exc_info[1] is None:
+            return ""
+        return redacted("".join(traceback.format_exception(record.exc_info[1])).rstrip("\n"))
+
+
+class TextForm(Form):
+    """For people: ``2026-11-21T06:14:00.123Z INFO directory.calls [id]: message``. Every line that
+    does not begin with a time belongs to the one before.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        about = self.about(record)
+        head = f"{_time(record)} {record.levelname} {record.name}"
+        if len(self.servers) > 1 and "cluster" in about:
+            head += f" {about['cluster']}"
+        if "request_id" in about:
+            head += f" [{about['request_id']}]"
+        lines = [f"{head}: {printable(self.message(record))}"]
+        lines += [f"    {printable(line)}" for line in self.stack(record).splitlines()]
+        return "\n".join(lines)
+
+
+class JsonForm(Form):
+    """For machines: one object a line, in ASCII."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            **self.about(record),
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": self.message(record),
+        }
+        if stack := self.stack(record):
+            line["stack"] = stack
+        first = ("time", "level", "logger", "message")
+        ordered = {key: line[key] for key in (*first, *(key for key in line if key not in first))}
+        return json.dumps(ordered, default=str)
+
+
+def set_up(form: str, level: str, stream: TextIO | None = None) -> Form:
+    """Sends all log lines of this process to a stream (stderr), in one of ``FORMATS``."""
+    made = JsonForm() if form == "json" else TextForm()
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(made)
+    logging.basicConfig(level=level, handlers=[handler])
+    return made
+
+
+def redacted(text: str) -> str:
+    """Without the passwords of addresses such as ``etcd://user:password@host``, and without the
+    tokens of ``Authorization`` headers.
+    """
+    text = _PASSWORD.sub(r"\1:***@", text) if "://" in text else text
+    return _BEARER.sub(r"\1 ***", text)
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"

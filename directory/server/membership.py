@@ -1,0 +1,433 @@
+"""The live servers of one cluster: registers this one, knows the others, raises the feature level.
+
+Each server announces itself under ``m/<server id>``, by a key that goes with its process, and reads
+of the others in its replica. Refuses to let a server that is behind the cluster's finalised level
+register: it must not serve. What levels mean is ``feature_levels.py``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from kdir.v1 import admin_pb2
+
+from directory.namespace import keys
+from directory.namespace.snapshot import Snapshot
+from directory.server.feature_levels import (
+    FIRST_LEVEL,
+    LEVELS,
+    finalised_level,
+    highest_supported,
+    level_needed,
+    level_to_serve,
+    read_level,
+    refuse_unfinalised,
+    refuse_unsupported,
+)
+from directory.server.logs import carried
+from directory.store.base import (
+    Announcement,
+    Conflict,
+    Incompatible,
+    KeyIs,
+    NothingNewer,
+    Put,
+    Store,
+    StoreAway,
+    Transaction,
+    Write,
+)
+from directory.store.replica import Applied, Replica, ReplicaState
+from directory.store.writer import Writer
+from resolver.errors import InvalidArgument, LostRace, StoreUnavailable
+from resolver.host_port import MAX_ENDPOINTS
+
+__all__ = ["VERSION", "Behind", "Finalised", "Members", "Roster", "settle_level", "unreadable"]
+
+VERSION: Final = "0.1.0"
+_log = logging.getLogger(__name__)
+
+_TURN_SECONDS: Final = 1.0
+"""So often it is looked whether the announcement lasts, and says what is so."""
+_SWEEP_SECONDS: Final = 5.0
+_TRIES: Final = 8
+
+
+class Behind(Incompatible):
+    """The cluster's finalised level is higher than this server supports: it must not serve."""
+
+    def __init__(self, finalised: int | None, level: int) -> None:
+        super().__init__(
+            f"feature level {finalised} is finalised in this cluster, and this server supports "
+            f"{level}: start a newer kdir"
+            if finalised is not None
+            else f"which feature level is finalised in this cluster cannot be read, and this "
+            f"server supports {level} only: start one that is not held back, then kdir features "
+            f"finalize"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The live servers as one snapshot shows them, by id, and the level that is finalised."""
+
+    servers: Mapping[str, admin_pb2.Member]
+    finalised: int | None
+    """None: it cannot be read."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Roster:
+        """With the roles that each one holds."""
+        servers = _servers(snapshot.facts(keys.MEMBER))
+        for key, value in snapshot.facts(keys.ROLE):
+            candidate = value.partition(b"\n")[0].decode("utf-8", "replace")
+            if candidate in servers:
+                servers[candidate].roles.append(
+                    key.removeprefix(keys.ROLE).decode(errors="replace")
+                )
+        return cls(servers, finalised_level(snapshot))
+
+
+@dataclass(frozen=True, slots=True)
+class Finalised:
+    """What finalising came to."""
+
+    level: int | None
+    """That holds now; None: it cannot be read."""
+    supported: int
+    """The highest that every live server supports."""
+    members: tuple[admin_pb2.Member, ...]
+    revision: int | None
+    """What was written; None = nothing was."""
+
+
+class Members:
+    """The servers of one cluster, as one of them knows them.
+
+    Args:
+        server_id: of this one; unique among those that were ever started.
+        endpoints: where this one may be asked, ``host:port``; looked at again and again.
+        level: the feature level that it supports.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        replica: Replica,
+        writer: Writer,
+        *,
+        server_id: str,
+        endpoints: Callable[[], tuple[str, ...]],
+        level: int,
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._store: Final = store
+        self._replica: Final = replica
+        self._writer: Final = writer
+        self._server_id: Final = server_id
+        self._endpoints: Final = endpoints
+        self.level: Final = level
+        self._clock: Final = clock
+        self._started_at_ms: Final = now_ms()
+        self._stop: Final = threading.Event()
+        self._wake: Final = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._announcement: Announcement | None = None
+        self._told = b""
+        self._sweep_due = 0.0
+        self._trouble = ""
+        self._refused = ""
+        self._roster = Roster({}, FIRST_LEVEL)
+        self._listeners: tuple[Callable[[], None], ...] = ()
+        replica.subscribe(self._applied)
+
+    # -- what is known -----------------------------------------------------------------------
+
+    @property
+    def refused(self) -> str:
+        """Why this server may not serve; empty = it may."""
+        return self._refused
+
+    @property
+    def finalised(self) -> int:
+        """The level that changes may use by now; 1 while that is not loaded, or cannot be read."""
+        return self._roster.finalised or FIRST_LEVEL
+
+    @property
+    def stored_level(self) -> int | None:
+        """The finalised level as the store says it; None: it cannot be read."""
+        return self._roster.finalised
+
+    def live(self) -> list[admin_pb2.Member]:
+        """The live servers by id, this one among them whether or not it is registered yet."""
+        servers = dict(self._roster.servers)
+        own = self._member()
+        if self._server_id in servers:
+            own.roles.extend(servers[self._server_id].roles)
+        servers[self._server_id] = own
+        return [servers[server] for server in sorted(servers)]
+
+    def endpoints(self) -> tuple[str, ...]:
+        """Where the cluster may be asked: what each live server says of itself, each once; no more
+        than anybody looks at.
+        """
+        live = self.live()
+        staying = live
+        if self._stop.is_set():  # not to be asked any more, unless there is nobody else
+            staying = [one for one in live if one.server != self._server_id]
+        found = dict.fromkeys(at for member in staying or live for at in member.endpoints)
+        return tuple(found)[:MAX_ENDPOINTS]
+
+    def allow(self, writes: Iterable[Write]) -> None:
+        """Lets only those writes pass that every server of the cluster can deal with.
+
+        Raises:
+            LevelNotFinalised
+        """
+        needed = level_needed(writes)
+        if needed > self.finalised:
+            levels = {one.server: one.feature_level for one in self.live()}
+            refuse_unfinalised(needed, self.stored_level, levels)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Calls ``listener`` when servers come, go or change, when the level is raised, and when
+        this server may no longer serve; from threads of ours: be quick.
+        """
+        self._listeners = (*self._listeners, listener)
+
+    def _member(self) -> admin_pb2.Member:
+        return admin_pb2.Member(
+            server=self._server_id,
+            endpoints=self._endpoints(),
+            feature_level=self.level,
+            version=VERSION,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at_ms=self._started_at_ms,
+        )
+
+    def _applied(self, applied: Applied) -> None:
+        if not applied.reloaded and not any(_concerns(one.key) for one in applied.writes):
+            return
+        if applied.reloaded:
+            self._wake.set()
+        before, self._roster = self._roster, Roster.of(applied.after)
+        # One that lived before the level was spoiled goes on: what was finalised it supports.
+        if self.finalised > self.level:
+            self._refuse(Behind(self.finalised, self.level))
+        if self._roster != before:
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    def _refuse(self, reason: Behind) -> None:
+        if not self._refused:
+            self._refused = str(reason)
+            _log.error("%s", reason)
+            self._tell()
+
+    # -- registering -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to register, in the background, once the tree is loaded."""
+        self._thread = threading.Thread(target=carried(self._run), name="members", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Withdraws: nobody is to be sent here any more."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+            if self._thread.is_alive():
+                return  # the store does not answer; the key goes with the process
+        announcement, self._announcement = self._announcement, None
+        if announcement is not None:
+            announcement.withdraw()
+
+    def _run(self) -> None:
+        while not self._stop.is_set() and not self._refused:
+            try:
+                self.turn()
+                self._trouble = ""
+            except Behind as reason:
+                self._refuse(reason)
+            except (StoreAway, Incompatible) as reason:
+                if str(reason) != self._trouble:
+                    self._trouble = str(reason)
+                    _log.warning("not registered among the cluster's servers yet: %s", reason)
+            except Exception:  # noqa: BLE001 - a bug must not end the thread in silence
+                _log.exception("registering stumbled")
+            self._wake.wait(_TURN_SECONDS)
+            self._wake.clear()
+
+    def turn(self) -> None:
+        """Registers anew where that is due, tells what changed, and sweeps now and then.
+
+        Raises:
+            StoreAway
+            Behind
+            Incompatible: another store was put there.
+        """
+        if self._replica.state is ReplicaState.LOADING:
+            return
+        value = self._member().SerializeToString(deterministic=True)
+        announcement = self._announcement
+        if announcement is None or not announcement.lasts():
+            self._announcement = self._announce(value)
+            if announcement is not None:
+                # Its row is the new one's by now; its lease or lock would last for ever otherwise,
+                # such as when the store began a new life.
+                announcement.withdraw()
+        elif value != self._told:
+            announcement.update(value)
+        self._told = value
+        if self._clock() >= self._sweep_due:
+            self._sweep_due = self._clock() + _SWEEP_SECONDS
+            self._store.sweep(keys.MEMBER)
+
+    def _announce(self, value: bytes) -> Announcement:
+        for _ in range(_TRIES):
+            found = _read(self._store, keys.LEVEL)
+            _refuse_behind(found, self.level)
+            # The level cannot be raised in between: who raises it guards that nobody came.
+            done = self._store.announce(
+                keys.member_key(self._server_id), value, (KeyIs(keys.LEVEL, found),)
+            )
+            if not isinstance(done, Conflict):
+                return done
+        raise StoreAway("the feature level changed again and again")
+
+    # -- raising the level -------------------------------------------------------------------
+
+    def finalise(self, level: int = 0, *, validate_only: bool = False) -> Finalised:
+        """Raises the finalised level; 0 = to the highest that every live server supports.
+
+        Raises:
+            LevelNotFinalised: naming the servers that do not support it.
+            InvalidArgument: no level that is known, or lower than the finalised one.
+            LostRace: servers came and went all the time; nothing was written.
+            StoreUnavailable
+        """
+        if self._replica.state is ReplicaState.STALE and not self._store.identity.sealed:
+            raise StoreUnavailable("the store is away, so nothing can be written", effect="none")
+        for _ in range(_TRIES):
+            try:
+                self._store.sweep(keys.MEMBER)  # the dead must not hold it up
+                loading = self._store.load((keys.LEVEL, keys.MEMBER))
+                rows = dict(row for page in loading.pages() for row in page)
+            except StoreAway as reason:
+                _log.warning("the store is away: %s", reason)
+                raise StoreUnavailable("the store is away", effect="none") from reason
+            value = rows.pop(keys.LEVEL, None)
+            found = read_level(value)
+            servers = {self._server_id: self._member(), **_servers(rows.items())}
+            levels = {server: one.feature_level for server, one in servers.items()}
+            supported = highest_supported(levels)
+            members = tuple(servers[server] for server in sorted(servers))
+            wanted = self._wanted(level, found, supported)
+            refuse_unsupported(wanted, levels)
+            if validate_only or wanted == found:
+                return Finalised(found, supported, members, None)
+            guards = (
+                KeyIs(keys.LEVEL, value),
+                NothingNewer(keys.MEMBER, loading.revision),
+            )
+            try:
+                revision = self._writer.put_facts((Put(keys.LEVEL, b"%d" % wanted),), guards)
+            except LostRace:
+                continue
+            _log.warning("feature level %d is finalised", wanted)
+            return Finalised(wanted, supported, members, revision)
+        raise LostRace("servers came and went all the time; nothing was written", tries=_TRIES)
+
+    def _wanted(self, level: int, finalised: int | None, supported: int) -> int:
+        if level and level not in LEVELS:
+            raise InvalidArgument(
+                f"level: found {level}; this server knows {min(LEVELS)} to {max(LEVELS)}",
+                field="level",
+            )
+        if finalised is None and level and level < supported:
+            # Whatever it was, each of these servers supports it; a lower one might not be enough.
+            raise InvalidArgument(
+                f"level: found {level}; which one is finalised cannot be read, and only "
+                f"{supported} is certainly not lower",
+                field="level",
+            )
+        if finalised is not None and level and level < finalised:
+            raise InvalidArgument(
+                f"level: found {level}, and {finalised} is finalised; levels never go down",
+                field="level",
+            )
+        return level or max(finalised or FIRST_LEVEL, supported)
+
+
+def settle_level(store: Store, level: int) -> None:
+    """Before a server of this level uses a store: refuses one that is ahead of it, and begins a new
+    one at this level. Only what is empty is new: a store that says nothing is of level 1.
+
+    Raises:
+        Behind, StoreAway
+    """
+    found = _read(store, keys.LEVEL)
+    if found is None and not store.identity.sealed and not store.read(b"", limit=1):
+        first = Transaction((KeyIs(keys.LEVEL, None),), (Put(keys.LEVEL, b"%d" % level),))
+        if isinstance(store.commit(first), Conflict):
+            found = _read(store, keys.LEVEL)  # another one was first
+    _refuse_behind(found, level)
+
+
+def _refuse_behind(found: bytes | None, level: int) -> None:
+    if level_to_serve(found) > level:
+        raise Behind(read_level(found), level)
+
+
+def _read(store: Store, key: bytes) -> bytes | None:
+    return next((row.value for row in store.read(key, limit=1) if row.key == key), None)
+
+
+def unreadable(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
+    """The rows of levels and servers that cannot be read, each with what that means."""
+    value = snapshot.fact(keys.LEVEL)
+    if read_level(value) is None:
+        yield (
+            keys.LEVEL,
+            "no feature level: nothing new is allowed; kdir features finalize mends it",
+        )
+    for key, said in snapshot.facts(keys.MEMBER):
+        if _server(said) is None:
+            yield key, "what a server says of itself cannot be read: it counts as one of level 0"
+
+
+def _server(value: bytes) -> admin_pb2.Member | None:
+    try:
+        return admin_pb2.Member.FromString(value)
+    except DecodeError:
+        return None
+
+
+def _servers(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, admin_pb2.Member]:
+    """What servers said of themselves, by id. One whose words cannot be read is there, and supports
+    nothing.
+    """
+    servers: dict[str, admin_pb2.Member] = {}
+    for key, value in rows:
+        server = key.removeprefix(keys.MEMBER).decode("utf-8", "replace")
+        servers[server] = _server(value) or admin_pb2.Member(version="unreadable")
+        servers[server].server = server
+    return servers
+
+
+def _concerns(key: bytes) -> bool:
+    return key == keys.LEVEL or key.startswith((keys.MEMBER, keys.ROLE))

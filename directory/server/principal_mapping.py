@@ -1,0 +1,176 @@
+"""Mapping rules from a certificate's names to a principal; refuses patterns that could backtrack.
+
+As Kafka's ``ssl.principal.mapping.rules``, in order, the first that matches decides; but by parts
+instead of regular expressions. A rule is ``KIND:PATTERN -> PRINCIPAL``, or ``DEFAULT``::
+
+    URI:spiffe://prod/ns/*/sa/* -> User:$2
+    DNS:*.clients.example.com   -> User:$1
+    CN:svc-*                    -> User:$1
+    DEFAULT
+
+KIND is ``URI``, ``DNS`` or ``EMAIL`` of the subject alternative name, or ``CN`` of the subject. The
+pattern is cut at ``/`` (URI), ``.`` (DNS), ``@`` (EMAIL) or not at all (CN); a name must have as
+many parts, and each part of the pattern may hold one ``*``, which stands for one character or more.
+So there is at most one way to match, and it is found in one pass. ``$1``, ``$2`` … are what the
+stars stood for. ``DEFAULT`` takes the first URI, else the first DNS name, else the common name, as
+``User:…``; it is the only rule where none are given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from directory.access.principals import check_principal
+from directory.server.toml_table import ConfigError
+from resolver.errors import InvalidArgument
+from resolver.peer_certificates import CLUSTER_URI
+
+__all__ = ["DEFAULT", "CertificateNames", "Rule", "parse_rules", "principal_of"]
+
+_CUTS: Final = {"URI": "/", "DNS": ".", "EMAIL": "@", "CN": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateNames:
+    """What a certificate says of whose it is."""
+
+    uris: tuple[str, ...] = ()
+    dns: tuple[str, ...] = ()
+    emails: tuple[str, ...] = ()
+    common_name: str = ""
+
+    def of(self, kind: str) -> tuple[str, ...]:
+        """The names of one kind."""
+        match kind:
+            case "URI":
+                return self.uris
+            case "DNS":
+                return self.dns
+            case "EMAIL":
+                return self.emails
+            case _:
+                return (self.common_name,) if self.common_name else ()
+
+    @property
+    def cluster_ids(self) -> tuple[str, ...]:
+        """The clusters whose servers hold it: its URIs ``kdir://cluster/ID``."""
+        return tuple(
+            uri.removeprefix(CLUSTER_URI) for uri in self.uris if uri.startswith(CLUSTER_URI)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One mapping rule."""
+
+    kind: str
+    """``URI``, ``DNS``, ``EMAIL``, ``CN``; empty = ``DEFAULT``."""
+    parts: tuple[str, ...] = ()
+    principal: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """Read a rule.
+
+        Raises:
+            ConfigError: it is none; says what would be right.
+        """
+        if text.strip() == "DEFAULT":
+            return DEFAULT
+        left, arrow, principal = (part.strip() for part in text.rpartition("->"))
+        kind, colon, pattern = left.partition(":")
+        if not arrow or not colon or kind not in _CUTS or not pattern:
+            raise ConfigError(
+                f"auth.principal_rules: found {text!r}; DEFAULT, or such as "
+                f"'DNS:*.clients.example.com -> User:$1', would be right (URI, DNS, EMAIL or CN)"
+            )
+        parts = _cut(kind, pattern)
+        if any(part.count("*") > 1 for part in parts):
+            raise ConfigError(
+                f"auth.principal_rules: {text!r}: one * in each part between "
+                f"{_CUTS[kind] or 'the ends'} would be right"
+            )
+        stars = sum("*" in part for part in parts)
+        for number in re.findall(r"\$(\d*)", principal):
+            if not number or not 1 <= int(number) <= stars:
+                raise ConfigError(
+                    f"auth.principal_rules: {text!r}: ${number} stands for no *; there are {stars}"
+                )
+        try:
+            check_principal(re.sub(r"\$\d+", "x", principal))
+        except InvalidArgument as error:
+            raise ConfigError(f"auth.principal_rules: {text!r}: {error.message}") from None
+        return cls(kind, parts, principal)
+
+    def apply(self, names: CertificateNames) -> str:
+        """The principal of a certificate of these names; empty = the rule is not about it."""
+        if not self.kind:
+            first = next(iter((*names.uris, *names.dns, *names.of("CN"))), "")
+            return f"User:{first}" if first else ""
+        for name in names.of(self.kind):
+            stood_for = self._match(name)
+            if stood_for is not None:
+                return self._filled(stood_for)
+        return ""
+
+    def _filled(self, stood_for: Sequence[str]) -> str:
+        return re.sub(r"\$(\d+)", lambda found: stood_for[int(found[1]) - 1], self.principal)
+
+    def _match(self, name: str) -> list[str] | None:
+        parts = _cut(self.kind, name)
+        if len(parts) != len(self.parts):
+            return None
+        stood_for = []
+        for pattern, part in zip(self.parts, parts, strict=True):
+            before, star, after = pattern.partition("*")
+            if not star:
+                if part != pattern:
+                    return None
+                continue
+            middle = part[len(before) : len(part) - len(after)]
+            long_enough = len(part) > len(before) + len(after)
+            if not (long_enough and part.startswith(before) and part.endswith(after)):
+                return None
+            stood_for.append(middle)
+        return stood_for
+
+
+DEFAULT: Final = Rule("")
+
+
+def _cut(kind: str, text: str) -> tuple[str, ...]:
+    if kind == "DNS":
+        text = text.lower()  # RFC 4343
+    cut = _CUTS[kind]
+    return tuple(text.split(cut)) if cut else (text,)
+
+
+def parse_rules(texts: Sequence[str]) -> tuple[Rule, ...]:
+    """Rules in order; ``DEFAULT`` alone where there are none.
+
+    Raises:
+        ConfigError
+    """
+    return tuple(map(Rule.parse, texts)) or (DEFAULT,)
+
+
+def principal_of(names: CertificateNames, rules: Sequence[Rule]) -> str:
+    """Whose certificate it is; empty = no rule says. A cluster's is no user's, whatever else it
+    names: it carries no user's rights.
+    """
+    if names.cluster_ids:
+        return ""
+    for rule in rules:
+        principal = rule.apply(names)
+        if not principal:
+            continue
+        try:
+            check_principal(principal)
+        except InvalidArgument:
+            return ""  # a name that no grant could hold
+        # Whoever makes a certificate for "*" or "ANONYMOUS" is not to become everybody, or nobody.
+        return "" if principal.partition(":")[2] in {"*", "ANONYMOUS"} else principal
+    return ""

@@ -1,0 +1,78 @@
+"""Where the keys of one cluster lie in etcd; refuses to know what their values mean.
+
+::
+
+    <prefix>/alive/<token>     leased: there while the process that holds a role or an announced key
+                               lives
+    <prefix>/announced/<key>   the token that must be alive for the row <key> to stay
+    <prefix>/kv/<key>          a row of the store
+    <prefix>/meta/commit       the last commit's id, written by every transaction: its revision is
+                               the store's, its version the number of commits
+    <prefix>/meta/identity     whose store this is, and which life of it (``identity.py``)
+
+No row has a lease of its own: it would go in a revision that is nobody's commit. What a dead
+process leaves under ``alive`` goes by itself, and the rows that hung on it by the commit of whoever
+sweeps. ``alive`` and ``announced`` sort before what is watched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from directory.store.etcd.watch_state import COMMIT, IDENTITY, ROWS
+
+__all__ = ["Layout", "end_of"]
+
+_ALIVE: Final = b"alive/"
+_ANNOUNCED: Final = b"announced/"
+
+
+def end_of(prefix: bytes) -> bytes:
+    """The key after all that begin with the prefix; a zero byte means that there is no end."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The keys below one prefix, which ends with a slash: ``/la/`` holds nothing of ``/la2/``."""
+
+    root: bytes
+
+    @property
+    def root_end(self) -> bytes:
+        return end_of(self.root)
+
+    @property
+    def commit(self) -> bytes:
+        return self.root + COMMIT
+
+    @property
+    def identity(self) -> bytes:
+        return self.root + IDENTITY
+
+    @property
+    def rows(self) -> bytes:
+        """The prefix of all rows."""
+        return self.root + ROWS
+
+    @property
+    def announced(self) -> bytes:
+        """The prefix of what hangs on a process's life."""
+        return self.root + _ANNOUNCED
+
+    @property
+    def alive(self) -> bytes:
+        """The prefix of what is leased."""
+        return self.root + _ALIVE
+
+    def row(self, key: bytes) -> bytes:
+        """Where a row lies."""
+        return self.rows + key
+
+    def row_range(self, prefix: bytes) -> tuple[bytes, bytes]:
+        """Where all rows lie whose keys begin so. A prefix of nothing but 0xff bytes, or none, ends
+        where the rows end.
+        """
+        return self.rows + prefix, end_of(self.rows + prefix)

@@ -1,0 +1,176 @@
+"""What is kept of an answered request, so that asking again repeats the answer (AIP-155).
+
+Refuses to keep the plan's writes: they were made. The revision is not in it either: it is that of
+the row.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import enum
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from directory.access.grant import Grant, Operation, Permission, ResourceKind
+from directory.namespace.command import Command, Plan
+from directory.namespace.entry import Codec
+from resolver.path import Path
+
+__all__ = ["RequestRecord", "fingerprint_of"]
+
+
+def fingerprint_of(command: Command) -> str:
+    """The same for equal commands, in every process and version that knows the same fields."""
+    return hashlib.sha256(json.dumps(_plain(command)).encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    """As JSON can say it. A field that has its default is left out: a version that adds one still
+    recognises the requests of the version before.
+    """
+    match value:
+        case Path():
+            return str(value)
+        case enum.Enum():
+            return value.name
+        case bytes():
+            return base64.b64encode(value).decode()
+        case None | bool() | int() | float() | str():
+            return value
+        case Mapping():
+            return sorted([str(key), _plain(one)] for key, one in value.items())
+        case tuple() | list():
+            return [_plain(one) for one in value]
+        case _ if dataclasses.is_dataclass(value):
+            fields = {
+                field.name: _plain(getattr(value, field.name))
+                for field in dataclasses.fields(value)
+                if getattr(value, field.name) != _default(field)
+            }
+            return [type(value).__name__, sorted(fields.items())]
+        case _:
+            raise TypeError(f"no part of a command: {value!r}")
+
+
+def _default(field: dataclasses.Field[object]) -> object:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """A ``q/`` row's value."""
+
+    fingerprint: str
+    answered_at_ms: int
+    path: str | None
+    entry: bytes | None
+    topic_count: int
+    directory_count: int
+    notes: tuple[str, ...]
+    grants: tuple[Grant, ...] = ()
+    grants_changed: tuple[Grant, ...] = ()
+
+    @classmethod
+    def of(cls, command: Command, plan: Plan, codec: Codec, now_ms: int) -> Self:
+        """What to keep of a plan that is about to be committed."""
+        return cls(
+            fingerprint=fingerprint_of(command),
+            answered_at_ms=now_ms,
+            path=None if plan.path is None else str(plan.path),
+            entry=None if plan.entry is None else codec.encode(plan.entry),
+            topic_count=plan.topic_count,
+            directory_count=plan.directory_count,
+            notes=plan.notes,
+            grants=plan.grants,
+            grants_changed=plan.grants_changed,
+        )
+
+    def to_plan(self, codec: Codec) -> Plan:
+        """A plan with nothing to write that says what the first one said."""
+        return Plan(
+            guards=(),
+            writes=(),
+            changes=(),
+            entry=None if self.entry is None else codec.decode(self.entry),
+            path=None if self.path is None else Path.parse(self.path),
+            topic_count=self.topic_count,
+            directory_count=self.directory_count,
+            notes=self.notes,
+            grants=self.grants,
+            grants_changed=self.grants_changed,
+        )
+
+    def to_bytes(self) -> bytes:
+        """The stored form: JSON, so that a newer version can add to it."""
+        fields: dict[str, object] = {
+            "fingerprint": self.fingerprint,
+            "answered_at_ms": self.answered_at_ms,
+            "path": self.path,
+            "entry": None if self.entry is None else base64.b64encode(self.entry).decode(),
+            "topic_count": self.topic_count,
+            "directory_count": self.directory_count,
+            "notes": self.notes,
+        }
+        if self.grants or self.grants_changed:
+            fields["grants"] = [_grant_words(one) for one in self.grants]
+            fields["grants_changed"] = [_grant_words(one) for one in self.grants_changed]
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Self:
+        """Back from ``to_bytes``.
+
+        Raises:
+            ValueError: no such row.
+        """
+        try:
+            fields = json.loads(value)
+            entry = fields["entry"]
+            return cls(
+                fingerprint=fields["fingerprint"],
+                answered_at_ms=int(fields["answered_at_ms"]),
+                path=fields["path"],
+                entry=None if entry is None else base64.b64decode(entry),
+                topic_count=int(fields["topic_count"]),
+                directory_count=int(fields["directory_count"]),
+                notes=tuple(fields["notes"]),
+                # Versions before this one kept no grants.
+                grants=tuple(_grant(words) for words in fields.get("grants", ())),
+                grants_changed=tuple(_grant(words) for words in fields.get("grants_changed", ())),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not an answered request: {error!r}") from None
+
+
+def _grant_words(grant: Grant) -> list[str | int]:
+    return [
+        grant.principal,
+        grant.host,
+        grant.operation.value,
+        grant.permission.value,
+        grant.kind.value,
+        grant.name,
+    ]
+
+
+def _grant(words: list[Any]) -> Grant:
+    """Back from its words.
+
+    Raises:
+        ValueError: of a newer version.
+    """
+    principal, host, operation, permission, kind, name = words
+    return Grant(
+        principal,
+        host,
+        Operation(operation),
+        Permission(permission),
+        ResourceKind(kind),
+        name,
+    )

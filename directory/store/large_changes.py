@@ -1,0 +1,174 @@
+"""Large changes on their way: what the store keeps of an adoption, and how far each change is.
+
+Refuses to make them: the reaper finishes removals, the reconciler adoptions. How far a removal is
+needs no record of its own: what is left of it is counted in the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Self
+
+from google.protobuf.message import DecodeError
+from kdir.v1 import admin_pb2
+
+from directory.namespace.keys import LARGE_CHANGE, large_change_key
+from directory.namespace.mapping import MappingRule
+from directory.namespace.removal_records import removals
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Put, Remove
+from resolver.errors import InvalidArgument, InvalidPath
+from resolver.path import Path
+
+__all__ = [
+    "LARGE",
+    "SWEEP",
+    "LargeAdoption",
+    "adoptions",
+    "progress_of",
+    "rules_from_proto",
+    "rules_to_proto",
+]
+
+LARGE: Final = 1_000
+"""A change of so many entries is told of while it is on its way; a smaller one is done by then."""
+SWEEP: Final = "sweep"
+"""The id of what a sweep adopts by itself: one at a time, and the next sweep finds the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeAdoption:
+    """An adoption that is made in steps (``kdir.v1.LargeChange``)."""
+
+    change_id: str
+    mount: Path
+    """Where the cluster hung when it began."""
+    started_at_ms: int
+    done: int
+    left: int
+    principal: str = ""
+    message: str = ""
+    rules: tuple[MappingRule, ...] = ()
+    """Those that the operator gave, or that were in force; none for a sweep."""
+    remap: bool = False
+
+    def to_put(self) -> Put:
+        """What keeps it."""
+        record = admin_pb2.LargeChange(
+            progress=self.to_proto(),
+            rules=rules_to_proto(self.rules),
+            remap_adopted=self.remap,
+        )
+        return Put(large_change_key(self.change_id), record.SerializeToString())
+
+    def to_remove(self) -> Remove:
+        """What ends it."""
+        return Remove(large_change_key(self.change_id))
+
+    def to_proto(self) -> admin_pb2.Progress:
+        """How far it is, for people."""
+        return admin_pb2.Progress(
+            change_id=self.change_id,
+            kind="adopt",
+            path=str(self.mount),
+            done=self.done,
+            left=self.left,
+            started_at_ms=self.started_at_ms,
+            principal=self.principal,
+            message=self.message,
+        )
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Self:
+        """Back from ``to_put``.
+
+        Raises:
+            ValueError: no such record.
+        """
+        try:
+            record = admin_pb2.LargeChange.FromString(value)
+            progress = record.progress
+            return cls(
+                change_id=progress.change_id,
+                mount=Path.parse(progress.path),
+                started_at_ms=progress.started_at_ms,
+                done=progress.done,
+                left=progress.left,
+                principal=progress.principal,
+                message=progress.message,
+                rules=rules_from_proto(record.rules),
+                remap=record.remap_adopted,
+            )
+        except (DecodeError, InvalidPath, InvalidArgument) as error:
+            raise ValueError(f"no adoption on its way: {error}") from None
+
+
+def adoptions(snapshot: Snapshot) -> list[LargeAdoption]:
+    """Those on their way, oldest first. What cannot be read is a newer server's to go on with."""
+    found = []
+    for _, value in snapshot.facts(LARGE_CHANGE):
+        try:
+            found.append(LargeAdoption.from_bytes(value))
+        except ValueError:
+            continue
+    return sorted(found, key=lambda one: one.started_at_ms)
+
+
+def progress_of(snapshot: Snapshot, trouble: str = "") -> list[admin_pb2.Progress]:
+    """Every large change on its way, oldest first.
+
+    ``trouble``: what holds up removals, where this server knows. A removal counts topics and
+    directories. One that began at feature level 1 says how much is left, and not how much there
+    was; a small one is not told of.
+    """
+    found = [one.to_proto() for one in adoptions(snapshot)]
+    for entry_id, removal, left in removals(snapshot):
+        entries = removal.entries if removal is not None else None
+        if removal is None or max(entries or 0, left) < LARGE:
+            continue
+        found.append(
+            admin_pb2.Progress(
+                change_id=f"{entry_id:016x}",
+                kind="delete",
+                path=str(removal.path),
+                done=max(0, entries - left) if entries is not None else 0,
+                left=left,
+                started_at_ms=removal.started_at_ms,
+                principal=removal.principal,
+                message=trouble,
+            )
+        )
+    return sorted(found, key=lambda one: (one.started_at_ms, one.change_id))
+
+
+def rules_to_proto(rules: Iterable[MappingRule]) -> list[admin_pb2.MappingRule]:
+    """Mapping rules as messages."""
+    return [
+        admin_pb2.MappingRule(
+            match=rule.match.text,
+            split_on=rule.split_on,
+            into="/".join(rule.into),
+            strip_prefix=rule.strip_prefix,
+            ignore=rule.ignore,
+        )
+        for rule in rules
+    ]
+
+
+def rules_from_proto(rules: Iterable[admin_pb2.MappingRule]) -> tuple[MappingRule, ...]:
+    """Back from messages.
+
+    Raises:
+        InvalidArgument: naming the field and what would be right.
+    """
+    return tuple(
+        MappingRule.of(
+            rule.match,
+            split_on=rule.split_on,
+            into=rule.into,
+            strip_prefix=rule.strip_prefix,
+            ignore=rule.ignore,
+        )
+        for rule in rules
+    )

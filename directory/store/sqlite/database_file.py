@@ -1,0 +1,376 @@
+"""One sqlite file of one cluster: connections to it, and who may write it when.
+
+Refuses to know tables (``schema.py``), keys and guards (``store.py``). The database file is never
+opened except through sqlite: POSIX drops all locks of a process on a file when the process closes
+any descriptor of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from directory.store.base import Identity, Incompatible, StoreAway
+from directory.store.schema import (
+    Head,
+    begin_life,
+    complete,
+    create,
+    damage_of,
+    head_of,
+    holds_commit,
+    identity_of,
+    is_empty,
+    refuse_foreign,
+    refuse_unknown,
+)
+from directory.store.sqlite.life import LifeFile, Note, Stamp
+
+__all__ = ["BUSY_SECONDS", "DatabaseFile", "away_on_error", "find_identity"]
+
+BUSY_SECONDS: Final = 5.0
+_WRITER_CACHE_KIB: Final = 16_384
+_LOG_BYTES: Final = 64 * 1024 * 1024
+
+
+@contextmanager
+def away_on_error(path: Path) -> Iterator[None]:
+    """Turns what sqlite or the system reports into ``StoreAway``."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if type(error) is sqlite3.DatabaseError:  # its subclasses are other troubles
+            raise StoreAway(_damaged(path, str(error))) from error
+        raise StoreAway(f"{path}: {error}") from error
+
+
+def _damaged(path: Path, found: str) -> str:
+    return (
+        f"{path}: damaged ({found}); if a backup was put there, stop every server of this store,"
+        f" put it there again and remove {path.name}-wal and {path.name}-shm"
+    )
+
+
+def find_identity(path: Path) -> Identity | None:
+    """Whose store the file is, as it is now; None: there is none, or nothing in it.
+
+    Raises:
+        Incompatible: it is something else, or cannot be read.
+        StoreAway
+    """
+    if not path.exists() or not path.stat().st_size:
+        return None
+    try:
+        # Not read-only: a file whose writer was killed is only whole with its log.
+        uri = f"{path.as_uri()}?mode=rw"
+        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as connection:
+            if is_empty(connection):
+                return None
+            refuse_unknown(connection)
+            return identity_of(connection)
+    except Incompatible as reason:
+        raise Incompatible(f"{path}: {reason}") from None
+    except sqlite3.OperationalError as error:
+        raise StoreAway(f"{path}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise Incompatible(f"{path}: is no sqlite database ({error})") from error
+
+
+class DatabaseFile:
+    """The file at ``path``, made if it is not there, belonging to one cluster."""
+
+    def __init__(
+        self,
+        path: Path,
+        cluster: str,
+        cluster_id: str | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Opens the file.
+
+        Raises:
+            Incompatible: no store of this cluster that this version can use; nothing was touched.
+            StoreAway: others hold it for too long.
+        """
+        self.path: Final = path
+        self._cluster: Final = cluster
+        self._cluster_id: Final = cluster_id
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._writer: sqlite3.Connection | None = None
+        self._reader: tuple[sqlite3.Connection, int] | None = None
+        self._reader_lock: Final = threading.Lock()
+        self._identity_lock: Final = threading.Lock()
+        self._inode = 0  # of the file that _writer is to, when it was last noted
+        self._refuse_unusable()
+        try:
+            self._life: Final = LifeFile(path.with_name(f"{path.name}-life"), clock, sleep)
+            self._create_privately()
+        except OSError as error:
+            raise Incompatible(f"{path}: cannot be written ({error.strerror})") from error
+        try:
+            self.identity = self.refresh_identity()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- connections -------------------------------------------------------------------------
+
+    def connect(self, cache_kib: int = 2_048) -> tuple[sqlite3.Connection, int]:
+        """A new connection, and the inode of the file it is to.
+
+        Raises:
+            StoreAway: the file is gone, or cannot be read.
+        """
+        with away_on_error(self.path):
+            while True:
+                inode = self.path.stat().st_ino
+                connection = self._connect("rw")
+                try:
+                    connection.execute("PRAGMA synchronous = FULL")
+                    connection.execute(f"PRAGMA cache_size = -{cache_kib}")
+                    if self.path.stat().st_ino == inode:
+                        return connection, inode
+                except BaseException:
+                    connection.close()
+                    raise
+                connection.close()
+
+    @contextmanager
+    def reading(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
+        """A connection for short reads, kept for the next one.
+
+        Raises:
+            StoreAway: also when other threads read for all of the time.
+        """
+        inode = self.stamp().inode
+        if not self._reader_lock.acquire(timeout=max(0.0, timeout_seconds)):
+            raise StoreAway(f"{self.path}: other readers held it for {timeout_seconds:g} s")
+        try:
+            if self._reader is not None and self._reader[1] != inode:
+                self._drop_reader()
+            if self._reader is None:
+                self._reader = self.connect()
+            try:
+                with away_on_error(self.path):
+                    yield self._reader[0]
+            except BaseException:
+                self._drop_reader()
+                raise
+        finally:
+            self._reader_lock.release()
+
+    def _drop_reader(self) -> None:
+        if self._reader is not None:
+            self._reader[0].close()
+            self._reader = None
+
+    def stamp(self) -> Stamp:
+        """The file that stands at the path now.
+
+        Raises:
+            StoreAway: none does.
+        """
+        with away_on_error(self.path):
+            return Stamp.of(self.path)
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            timeout=BUSY_SECONDS,
+            check_same_thread=False,
+        )
+
+    @contextmanager
+    def writing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
+        """The one connection that writes, while no other process or thread does.
+
+        The lock makes sqlite's own polling for its write lock needless, and keeps two processes
+        from writing and checkpointing at the same instant, which sqlite before 3.51.3 does not
+        survive in every case (its "WAL-reset bug").
+
+        Raises:
+            StoreAway: others wrote for all of the time; the file is gone or damaged.
+            Incompatible: another store was put there.
+        """
+        deadline = self._clock() + timeout_seconds
+        if not self._lock.acquire(timeout=max(0.0, timeout_seconds)):
+            raise StoreAway(f"{self.path}: other writers held it for {timeout_seconds:g} s")
+        try:
+            self._life.lock(deadline - self._clock())
+            try:
+                connection = self._current_writer()
+                # Others than us may write too, such as sqlite's own tool: no longer for them.
+                left_ms = max(0, round(1000 * (deadline - self._clock())))
+                connection.execute(f"PRAGMA busy_timeout = {left_ms}")
+                yield connection
+            except BaseException:
+                self._drop_writer()  # nobody knows what state it is in
+                raise
+            finally:
+                self._life.unlock()
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Closes the writer and frees the lock; other connections are their owners'."""
+        with self._reader_lock:
+            self._drop_reader()
+        try:
+            with self.writing(1.0) as connection:
+                # Now rather than by whichever connection closes last, so that the note is right.
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                self._note(head_of(connection))
+        except (StoreAway, Incompatible, sqlite3.Error):
+            pass  # nothing is lost: the write-ahead log is read at the next start
+        with self._lock:
+            self._drop_writer()
+            self._life.close()
+
+    def _drop_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _current_writer(self) -> sqlite3.Connection:
+        """Each time it looks whether the file is as the last writer left it: after a restore under
+        a running server nothing must be written as if nothing had happened.
+        """
+        with away_on_error(self.path):
+            note = self._life.read()
+            found = Stamp.of(self.path)
+            noted = note.stamp if note is not None else None
+            untouched = noted is not None and noted.same_content(found)
+            # Once, when the store is opened: a rename or a hard link of a file in use does as much.
+            put_back = untouched and not self._inode and noted != found
+            if not untouched or found.inode != self._inode:
+                self._drop_writer()  # it may hold pages of the file as it was
+            if self._writer is None:
+                self._writer = self._open_writer()
+                note = self._life.read()
+            head = head_of(self._writer)
+            if note is None or put_back or not self._continues(self._writer, note, head):
+                self._refuse_damaged(self._writer)
+                self._note(begin_life(self._writer, note.revision if note is not None else 0))
+            elif not untouched:
+                self._refuse_damaged(self._writer)
+                self._note(head)
+            return self._writer
+
+    def _open_writer(self) -> sqlite3.Connection:
+        connection, inode = self.connect(_WRITER_CACHE_KIB)
+        try:
+            # A long read while much is written makes the log long; it need not stay so.
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
+            self._refuse_foreign(connection)
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise Incompatible(f"{self.path}: its file system cannot hold a store ({mode})")
+            self._inode = inode
+            if is_empty(connection):
+                create(connection, self._cluster, self._cluster_id)
+                self._note(head_of(connection))
+            complete(connection)
+            return connection
+        except BaseException:
+            connection.close()
+            raise
+
+    # -- whose it is -------------------------------------------------------------------------
+
+    def refresh_identity(self) -> Identity:
+        """Reads whose store this is again.
+
+        Raises:
+            StoreAway, Incompatible
+        """
+        with self.writing() as connection, away_on_error(self.path):
+            found = identity_of(connection)
+        with self._identity_lock:
+            self.identity = found
+        return found
+
+    def notice_sealed(self, sealed: str) -> None:
+        """Somebody read why the store takes no changes, or that it takes them."""
+        with self._identity_lock:
+            if self.identity.sealed != sealed:
+                self.identity = replace(self.identity, sealed=sealed)
+
+    def _refuse_unusable(self) -> None:
+        """Looks before anything is written; an empty or missing file is a new store."""
+        folder = self.path.parent
+        if not folder.is_dir():
+            raise Incompatible(f"{self.path}: there is no directory {folder}; make it first")
+        if self.path.is_dir():
+            raise Incompatible(f"{self.path}: is a directory; name a file in it")
+        try:
+            if not self.path.exists() or self.path.stat().st_size == 0:
+                return
+            with closing(self._connect("ro")) as connection:
+                self._refuse_foreign(connection)
+        except sqlite3.OperationalError as error:
+            raise Incompatible(f"{self.path}: cannot be read ({error})") from error
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_CORRUPT:
+                raise Incompatible(_damaged(self.path, str(error))) from error
+            raise Incompatible(f"{self.path}: is no sqlite database ({error})") from error
+        except OSError as error:
+            raise Incompatible(f"{self.path}: cannot be read ({error.strerror})") from error
+
+    def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
+        if is_empty(connection):
+            return
+        try:
+            refuse_foreign(connection, self._cluster, self._cluster_id)
+        except Incompatible as reason:
+            raise Incompatible(f"{self.path}: {reason}") from None
+
+    def _create_privately(self) -> None:
+        """So that only the owner can read it, and what sqlite puts beside it. Closed again before
+        sqlite opens it.
+        """
+        try:
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            if not os.access(self.path, os.R_OK | os.W_OK):
+                raise PermissionError(13, "Permission denied") from None
+
+    # -- its life ----------------------------------------------------------------------------
+
+    def committed(self, head: Head) -> None:
+        """To be told after each commit, while still ``writing``.
+
+        Raises:
+            StoreAway: the file was taken away meanwhile, and the commit with it.
+        """
+        if self.stamp().inode != self._inode:
+            raise StoreAway(f"{self.path}: another file was put there during the commit")
+        self._note(head)
+
+    def _note(self, head: Head) -> None:
+        stamp = Stamp.of(self.path)
+        self._life.write(Note(head.incarnation, head.revision, head.commit_id, stamp))
+
+    def _continues(self, connection: sqlite3.Connection, note: Note, head: Head) -> bool:
+        """Whether the file is the one that was noted, and holds the commit that was noted."""
+        return (
+            note.incarnation == head.incarnation
+            and note.stamp.inode == self._inode
+            and holds_commit(connection, note.revision, note.commit_id)
+        )
+
+    def _refuse_damaged(self, connection: sqlite3.Connection) -> None:
+        found = damage_of(connection)
+        if found:
+            raise StoreAway(_damaged(self.path, found))

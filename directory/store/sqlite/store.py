@@ -1,0 +1,362 @@
+"""The embedded store: one sqlite file a cluster, shared by any number of processes of one host.
+
+Refuses network file systems (sqlite's write-ahead log needs shared memory) and databases in memory
+(a store must outlive its process).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Self
+
+from directory.namespace.keys import role_key
+from directory.store.base import (
+    Committed,
+    Conflict,
+    Guard,
+    Identity,
+    Incompatible,
+    KeyIs,
+    Limits,
+    Put,
+    Row,
+    Sealed,
+    Transaction,
+)
+from directory.store.schema import head_of, sealed_of
+from directory.store.sqlite.database_file import BUSY_SECONDS, DatabaseFile, away_on_error
+from directory.store.sqlite.sealing import SqliteSealing
+from directory.store.sqlite.sqlite_announcing import (
+    AliveFile,
+    SqliteAnnouncement,
+    announced,
+    note,
+    remove_strays,
+    unannounced,
+)
+from directory.store.sqlite.transaction import Change, key_range
+from directory.store.sqlite.watch import News, SqliteWatch
+
+__all__ = ["HISTORY_WRITES", "LIMITS", "SqliteStore", "database_path"]
+
+LIMITS: Final = Limits(max_writes=20_000, max_bytes=16 * 1024 * 1024)
+HISTORY_WRITES: Final = 100_000
+"""So many writes a watch may be behind before it has to load again."""
+_PAGE_ROWS: Final = 2_000
+_ROLE: Final = re.compile(r"[a-z0-9-]{1,64}")
+_SCHEME: Final = "sqlite:///"
+
+
+def database_path(address: str) -> Path:
+    """The file that an address means: ``sqlite:///store.db`` is relative to the working directory,
+    ``sqlite:////var/lib/kdir/store.db`` absolute (four slashes, as SQLAlchemy has it).
+
+    Raises:
+        Incompatible: no file, or one in memory.
+    """
+    text = address.removeprefix(_SCHEME)
+    if text == ":memory:":
+        raise Incompatible(
+            f"store {address}: a store must outlive its process; name a file, sqlite:///file"
+        )
+    if text == address or not text or text.endswith("/") or set(text) & set("?#%\0\n"):
+        raise Incompatible(
+            f"store {address}: not of the form sqlite:///relative/file or sqlite:////absolute/file"
+        )
+    path = Path(text).resolve()  # two names of one file must not have two locks
+    rooted = Path(f"/{text}")
+    if not path.parent.is_dir() and rooted.parent.is_dir():
+        raise Incompatible(
+            f"store {address}: there is no directory {path.parent}; an absolute path has four"
+            f" slashes, {_SCHEME}{rooted}"
+        )
+    return path
+
+
+class SqliteStore:
+    """See ``directory.store.base.Store``."""
+
+    def __init__(
+        self,
+        path: Path,
+        cluster: str,
+        cluster_id: str | None = None,
+        *,
+        history_writes: int = HISTORY_WRITES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Opens the file, made if it is not there.
+
+        Raises:
+            Incompatible, StoreAway
+        """
+        self._file: Final = DatabaseFile(path, cluster, cluster_id, clock=clock)
+        self._clock: Final = clock
+        self._history_writes: Final = history_writes
+        self._news: Final = News()
+        self._sealing: Final = SqliteSealing(self._file, LIMITS)
+
+    @classmethod
+    def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
+        """The store at ``sqlite:///…``.
+
+        Raises:
+            Incompatible, StoreAway
+        """
+        return cls(database_path(address), cluster, cluster_id)
+
+    @property
+    def identity(self) -> Identity:
+        return self._file.identity
+
+    @property
+    def limits(self) -> Limits:
+        return LIMITS
+
+    def refresh_identity(self) -> Identity:
+        return self._file.refresh_identity()
+
+    def describe(self) -> str:
+        return f"{_SCHEME}{self._file.path}"
+
+    def close(self) -> None:
+        self._file.close()
+        self._news.tell()
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def load(self, prefixes: Sequence[bytes] = (b"",)) -> SqliteLoading:
+        connection, _ = self._file.connect()
+        return SqliteLoading(self._file.path, connection, sorted(prefixes))
+
+    def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
+        where, bounds = key_range(prefix)
+        with self._file.reading() as connection:
+            rows = connection.execute(
+                f"SELECT key, value, revision FROM kv WHERE {where} AND key > ?"  # noqa: S608 - our own words
+                " ORDER BY key LIMIT ?",
+                (*bounds, after, limit),
+            ).fetchall()
+        return [Row(*row) for row in rows]
+
+    def newest_revision(self, timeout_seconds: float = 5.0) -> int:
+        # Readers of a write-ahead log wait for no writer, and see all that was committed before.
+        with self._file.reading(timeout_seconds) as connection:
+            return head_of(connection).revision
+
+    def watch(self, after: int, commit_id: str) -> SqliteWatch:
+        return SqliteWatch(self._file, self._news, self._clock, after, commit_id)
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def commit(
+        self, transaction: Transaction, timeout_seconds: float = 5.0
+    ) -> Committed | Conflict:
+        _refuse_oversized(transaction)
+        with self._changing(timeout_seconds) as change:
+            broken = change.first_broken(transaction.guards)
+            if broken is not None:
+                return Conflict(broken, change.head.revision)
+            change.write(transaction.writes)
+        return Committed(change.head.revision, change.head.commit_id)
+
+    @contextmanager
+    def _changing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[Change]:
+        """One transaction, committed at its end if something was written in it."""
+        with self._file.writing(timeout_seconds) as connection, away_on_error(self._file.path):
+            connection.execute("BEGIN IMMEDIATE")
+            if sealed := sealed_of(connection):
+                self._file.notice_sealed(sealed)
+                raise Sealed(f"{self._file.path}: {sealed}")
+            before = head_of(connection)
+            change = Change(connection, before, self._history_writes)
+            yield change
+            if change.head is before:
+                connection.execute("ROLLBACK")
+                return
+            connection.execute("COMMIT")
+            self._file.committed(change.head)
+        self._news.tell()
+
+    # -- sealing -----------------------------------------------------------------------------
+
+    def seal(self, why: str) -> None:
+        self._sealing.seal(why)
+        self._news.tell()
+
+    def clear(self) -> int:
+        return self._sealing.clear()
+
+    def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
+        return self._sealing.fill(rows)
+
+    def unseal(self) -> Identity:
+        identity = self._sealing.unseal()
+        self._news.tell()
+        return identity
+
+    # -- election ----------------------------------------------------------------------------
+
+    def elect(self, role: str, candidate: str) -> SqliteLeadership | None:
+        if not _ROLE.fullmatch(role):
+            raise ValueError(f"role {role!r}: not of [a-z0-9-]")
+        path = self._file.path.with_name(f"{self._file.path.name}-role-{role}")
+        with away_on_error(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+        # Fencing: the lock alone would let a holder that lost the store under it write on.
+        value = f"{candidate}\n{secrets.token_hex(8)}".encode()
+        try:
+            self.commit(Transaction((), (Put(role_key(role), value),)))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return SqliteLeadership(self, descriptor, KeyIs(role_key(role), value))
+
+    # -- announcing --------------------------------------------------------------------------
+
+    def announce(
+        self, key: bytes, value: bytes, guards: Sequence[Guard] = ()
+    ) -> SqliteAnnouncement | Conflict:
+        alive: AliveFile | None = None
+        try:
+            with self._changing() as change:
+                broken = change.first_broken(guards)
+                if broken is not None:
+                    return Conflict(broken, change.head.revision)
+                alive = AliveFile.create(self._file.path)
+                note(change.connection, key, alive.token)
+                change.write((Put(key, value),))
+        except BaseException:
+            if alive is not None:
+                alive.remove()
+            raise
+        return SqliteAnnouncement(self, key, alive)
+
+    @property
+    def incarnation(self) -> str:
+        """Of ``identity``."""
+        return self.identity.incarnation
+
+    def update_announced(self, key: bytes, token: str, value: bytes) -> bool:
+        """Puts an announced key's value, if the key still belongs to this token."""
+        with self._changing() as change:
+            if not change.announced_as(key, token):
+                return False
+            change.write((Put(key, value),))
+        return True
+
+    def withdraw_announced(self, key: bytes, token: str) -> None:
+        """Removes an announced key, if it still belongs to this token."""
+        with self._changing() as change:
+            if change.announced_as(key, token):
+                change.forget_announced([key])
+
+    def sweep(self, prefix: bytes = b"") -> int:
+        try:
+            with self._changing() as change:
+                living, dead = announced(change.connection, self._file.path)
+                remove_strays(self._file.path, living)
+                gone = [*dead, *unannounced(change.connection, prefix)]
+                if gone:
+                    change.forget_announced(gone)
+        except Sealed:
+            return 0  # once it is unsealed they are still dead
+        return len(gone)
+
+
+class SqliteLeadership:
+    """A role held by a lock that the kernel frees when the process ends, however it ends."""
+
+    def __init__(self, store: SqliteStore, descriptor: int, guard: KeyIs) -> None:
+        self._store: Final = store
+        self._incarnation: Final = store.identity.incarnation
+        self._descriptor = descriptor
+        self._guard: Final = guard
+        self._lock: Final = threading.Lock()
+
+    @property
+    def guard(self) -> KeyIs:
+        return self._guard
+
+    def held(self) -> bool:
+        """Not after a restore: its fencing key is of another life."""
+        return self._descriptor >= 0 and self._store.identity.incarnation == self._incarnation
+
+    def release(self) -> None:
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+
+class SqliteLoading:
+    """A read transaction: writers go on, and it sees nothing of it."""
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, prefixes: Sequence[bytes]
+    ) -> None:
+        self._path: Final = path
+        self._connection: Final = connection
+        self._prefixes: Final = prefixes
+        try:
+            with away_on_error(path):
+                connection.execute("BEGIN")
+                self._head: Final = head_of(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    @property
+    def revision(self) -> int:
+        return self._head.revision
+
+    @property
+    def commit_id(self) -> str:
+        return self._head.commit_id
+
+    def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """To be walked once: its end, or its being dropped, ends the transaction."""
+        try:
+            for prefix in self._prefixes:
+                where, bounds = key_range(prefix)
+                with away_on_error(self._path):
+                    cursor = self._connection.execute(
+                        f"SELECT key, value FROM kv WHERE {where} ORDER BY key",  # noqa: S608 - our own words
+                        bounds,
+                    )
+                    page = cursor.fetchmany(_PAGE_ROWS)
+                while page:
+                    yield page
+                    with away_on_error(self._path):
+                        page = cursor.fetchmany(_PAGE_ROWS)
+        finally:
+            self._connection.close()
+
+
+def _refuse_oversized(transaction: Transaction) -> None:
+    count = len(transaction.guards) + len(transaction.writes)
+    if count > LIMITS.max_writes:
+        raise ValueError(f"{count} guards and writes; one transaction holds {LIMITS.max_writes}")
+    size = 0
+    keys: set[bytes] = set()
+    for write in transaction.writes:
+        size += len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+        if write.key in keys:
+            raise ValueError(f"key {write.key!r} is written twice")
+        keys.add(write.key)
+    if size > LIMITS.max_bytes:
+        raise ValueError(f"{size} bytes; one transaction holds {LIMITS.max_bytes}")

@@ -1,0 +1,159 @@
+"""Following a sqlite store's log; refuses to write.
+
+Changes of other processes are found by asking sqlite's ``data_version`` every ``POLL_SECONDS``
+(some 20 µs each, measured); those of this process end the wait at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from directory.store.base import Changes, HistoryGone, Put, Remove, Write
+from directory.store.schema import sealed_of
+from directory.store.sqlite.database_file import DatabaseFile, away_on_error
+
+__all__ = ["POLL_SECONDS", "News", "SqliteWatch"]
+
+POLL_SECONDS: Final = 0.02
+_REVISIONS: Final = 500  # at most so many at once,
+_WRITES: Final = 20_000  # and so many writes, but at least one revision
+
+
+class News:
+    """Counts the commits of one store object, and lets its watches wait for the next."""
+
+    def __init__(self) -> None:
+        self._changed: Final = threading.Condition()
+        self._count = 0
+
+    def count(self) -> int:
+        """To be read before looking, and given to ``wait`` when there was nothing."""
+        with self._changed:
+            return self._count
+
+    def tell(self) -> None:
+        """Something happened."""
+        with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    def wait(self, count: int, seconds: float) -> None:
+        """Until something happened since ``count`` was read, or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count != count, seconds)
+
+
+class SqliteWatch:
+    """See ``directory.store.base.Watch``."""
+
+    restarts = 0  # a file has no connection that breaks
+
+    def __init__(
+        self,
+        file: DatabaseFile,
+        news: News,
+        clock: Callable[[], float],
+        after: int,
+        commit_id: str,
+    ) -> None:
+        """Begins after a revision.
+
+        Raises:
+            StoreAway, HistoryGone
+        """
+        self._file: Final = file
+        self._news: Final = news
+        self._clock: Final = clock
+        self._after = after
+        self._commit_id = commit_id
+        self._closed = False
+        self._lock: Final = threading.Lock()  # next() against close() of another thread
+        self._version: int | None = None
+        self._stamp = file.stamp()
+        self._connection, self._inode = file.connect()
+        try:
+            with away_on_error(file.path):
+                self._verify()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def next(self, timeout_seconds: float) -> Sequence[Changes]:
+        deadline = self._clock() + timeout_seconds
+        while True:
+            count = self._news.count()
+            with self._lock:
+                if self._closed:
+                    return ()
+                changes = self._poll()
+            remaining = deadline - self._clock()
+            if changes or remaining <= 0:
+                return changes
+            self._news.wait(count, min(POLL_SECONDS, remaining))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._connection.close()
+        self._news.tell()
+
+    def _poll(self) -> list[Changes]:
+        self._notice_restore()
+        with away_on_error(self._file.path):
+            (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+            if version == self._version:
+                return []
+            self._connection.execute("BEGIN")
+            try:
+                self._verify()
+                self._file.notice_sealed(sealed_of(self._connection))
+                changes, complete = self._read_changes()
+            finally:
+                self._connection.execute("ROLLBACK")
+        if changes:
+            self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
+        self._version = version if complete else None
+        return changes
+
+    def _notice_restore(self) -> None:
+        """The file changes at each checkpoint, which is seldom, and when one is put over it."""
+        stamp = self._file.stamp()
+        if stamp.same_content(self._stamp):
+            return
+        with self._file.writing():
+            self._stamp = self._file.stamp()
+        if self._stamp.inode != self._inode:
+            raise HistoryGone(f"{self._file.path}: another file stands there now")
+
+    def _verify(self) -> None:
+        """The commit that this watch is at must still be known; a new life keeps none."""
+        row = self._connection.execute(
+            "SELECT commit_id FROM commits WHERE revision = ?", (self._after,)
+        ).fetchone()
+        if row is None:
+            raise HistoryGone(f"{self._file.path}: revision {self._after} is not kept")
+        if row[0] != self._commit_id:
+            raise HistoryGone(f"{self._file.path}: revision {self._after} is another commit there")
+
+    def _read_changes(self) -> tuple[list[Changes], bool]:
+        """The next revisions, and whether these are all."""
+        commits = self._connection.execute(
+            "SELECT revision, commit_id, writes_total FROM commits WHERE revision > ?"
+            " ORDER BY revision LIMIT ?",
+            (self._after, _REVISIONS),
+        ).fetchall()
+        if not commits:
+            return [], True
+        bound = commits[0][2] + _WRITES
+        kept = [row for row in commits if row[2] <= bound]
+        complete = len(kept) == len(commits) < _REVISIONS
+        writes: dict[int, list[Write]] = {row[0]: [] for row in kept}
+        for revision, key, value in self._connection.execute(
+            "SELECT revision, key, value FROM log WHERE revision > ? AND revision <= ?"
+            " ORDER BY revision, position",
+            (self._after, kept[-1][0]),
+        ):
+            writes[revision].append(Remove(key) if value is None else Put(key, value))
+        return [Changes(row[0], row[1], tuple(writes[row[0]])) for row in kept], complete

@@ -1,0 +1,602 @@
+"""Carries out commands: plan on the newest tree, commit under the plan's guards, wait to see it.
+
+What ends without a commit (a refusal, or nothing to change) is answered only from a tree that is as
+new as the store was when the request came (``Writer.decide``): another server of the store may have
+acknowledged what this one's replica has not seen yet.
+
+Refuses to decide what a command means (``namespace/plan.py``) and whether the caller may
+(``authorization``). The same request id never has a second effect, whatever happened to the first
+answer: the request's row is written in the transaction of its effect, or, where nothing was to be
+changed, in one of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeGuard, TypeVar
+
+from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
+from directory.namespace.command import Command, Context, Plan
+from directory.namespace.entry import Codec
+from directory.namespace.keys import QUOTA, event_key, request_key
+from directory.namespace.plan import plan
+from directory.namespace.policies import Level
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import (
+    Committed,
+    Conflict,
+    Guard,
+    KeyIs,
+    Put,
+    Sealed,
+    Store,
+    StoreAway,
+    StoreFull,
+    Transaction,
+    Write,
+)
+from directory.store.events import new_change_id, pack
+from directory.store.idempotency import RequestRecord, fingerprint_of
+from directory.store.keyed_locks import Turn, Turns
+from directory.store.replica import Replica, ReplicaState
+from directory.store.store_errors import away, full, refuse_oversized, sealed
+from resolver.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    KafkaUnavailable,
+    KdirError,
+    LostRace,
+    NotReady,
+    PermissionDenied,
+    RequestIdReused,
+    StoreSealed,
+    StoreUnavailable,
+    TokenExpired,
+    TokenFromFuture,
+)
+from resolver.path import Path
+
+__all__ = ["Writer", "Written"]
+
+_log = logging.getLogger(__name__)
+
+_TRIES: Final = 16
+"""So often a command is planned anew after others changed what it had read."""
+_FACTS_SECONDS: Final = 5.0
+_NOT_OF_THE_TREE: Final[tuple[type[KdirError], ...]] = (
+    Cancelled,
+    DeadlineExceeded,
+    KafkaUnavailable,
+    RequestIdReused,
+    StoreSealed,
+    StoreUnavailable,
+    TokenExpired,
+    TokenFromFuture,
+)
+"""Errors that the tree did not decide: a newer one would not change them."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a command came to. ``repeated``: by an earlier request of the same id, whose answer this
+    is; ``plan`` then holds its path, entry, counts and notes only.
+    """
+
+    plan: Plan
+    revision: int
+    repeated: bool = False
+    snapshot: Snapshot | None = None
+    """What it was planned on, where it was only planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Whose request it is, and what it asks, as ``Writer.execute`` has it; empty ``request_id``: it
+    cannot be asked again.
+    """
+
+    command: Command
+    principal: str
+    request_id: str
+    deadline: float
+    extra_guards: tuple[Guard, ...]
+    extra_writes: tuple[Write, ...]
+    authorize: Callable[[Snapshot], Sequence[Guard]]
+    validate_only: bool = field(kw_only=True)
+    deletes_in_kafka: Callable[[Snapshot], bool] = field(kw_only=True)
+    creates_in_kafka: Callable[[Snapshot], bool] = field(kw_only=True)
+
+    @property
+    def key(self) -> bytes:
+        return request_key(self.principal, self.request_id)
+
+
+@dataclass(slots=True)
+class _Decision:
+    """What one request decides by the replica: of one thread, from its beginning to its answer."""
+
+    deadline: float
+    oldest: int = -1
+    """Every tree that this attempt reads is of this revision at least."""
+    newest: int | None = None
+    """The store's newest revision at some moment after the request came; None: not asked yet."""
+    wrote: bool = False
+    """Something was committed: the guards of that say what it was true of."""
+
+    def is_confirmed(self) -> bool:
+        return self.newest is not None and self.oldest >= self.newest
+
+
+class _Deciding(threading.local):
+    """What the thread decides right now."""
+
+    decision: _Decision | None = None
+
+
+class Writer:
+    """Writes to one store; used by any thread.
+
+    Args:
+        mount: where the cluster hung at a snapshot.
+        allow: raises for writes that not every server of the cluster can deal with yet.
+        bounds: how much a command may put into an entry.
+    """
+
+    def __init__(  # noqa: PLR0913 - what one cluster has, each once
+        self,
+        store: Store,
+        replica: Replica,
+        codec: Codec,
+        mount: Callable[[Snapshot], Path],
+        *,
+        above: Callable[[Snapshot], Sequence[Level]] = lambda _: (),
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        allow: Callable[[Sequence[Write]], None] = lambda _: None,
+        bounds: Bounds = DEFAULT_BOUNDS,
+    ) -> None:
+        self._bounds: Final = bounds
+        self._allow: Final = allow
+        self._store: Final = store
+        self._replica: Final = replica
+        self._codec: Final = codec
+        self._mount: Final = mount
+        self._above: Final = above
+        self._clock: Final = clock
+        self._now_ms: Final = now_ms
+        self._turns: Final = Turns(clock)
+        self._deciding: Final = _Deciding()
+        self._counting: Final = threading.Lock()
+        self._under_way = 0
+
+    @property
+    def under_way(self) -> int:
+        """How many commands are being committed: who does much in small steps lets those of others
+        go first in between.
+        """
+        return self._under_way
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._counting:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._under_way -= 1
+
+    def execute(  # noqa: PLR0913 - a command comes with this much
+        self,
+        command: Command,
+        *,
+        principal: str = "",
+        request_id: str = "",
+        timeout_seconds: float = 5.0,
+        deletes_in_kafka: Callable[[Snapshot], bool] = lambda _: False,
+        creates_in_kafka: Callable[[Snapshot], bool] = lambda _: False,
+        extra_guards: Sequence[Guard] = (),
+        extra_writes: Sequence[Write] = (),
+        validate_only: bool = False,
+        authorize: Callable[[Snapshot], Sequence[Guard]] = lambda _: (),
+    ) -> Written:
+        """Carries out a command, or only says what it would do (``validate_only``).
+
+        What ends without a commit is decided as ``decide`` says. ``extra_guards`` and
+        ``extra_writes`` go into the same transaction; an extra guard that does not hold ends it,
+        since planning anew would not help. ``authorize`` is asked before each try, on the snapshot
+        that it is planned on; it raises, or answers the guards under which the right holds still.
+        So are ``deletes_in_kafka`` and ``creates_in_kafka``: whether the topic would go or come in
+        Kafka too.
+
+        Raises:
+            KdirError: whatever planning says of the command.
+            RequestIdReused: the request id was used for another command.
+            LimitExceeded: it does not fit one transaction of this store, or the store is full.
+            LevelNotFinalised: some server of the cluster could not deal with it.
+            LostRace: others were quicker every time, or an extra guard does not hold.
+            StoreSealed: the store takes no changes, for now or for good; nothing was written.
+            StoreUnavailable: the store is away. ``effect=unknown`` among the facts: it may have
+                taken effect; the same request id tells.
+            NotReady: nothing is loaded yet.
+            DeadlineExceeded
+        """
+        request = _Request(
+            command,
+            principal,
+            request_id,
+            self._clock() + timeout_seconds,
+            tuple(extra_guards),
+            tuple(extra_writes),
+            authorize,
+            validate_only=validate_only,
+            deletes_in_kafka=deletes_in_kafka,
+            creates_in_kafka=creates_in_kafka,
+        )
+        final = (*_NOT_OF_THE_TREE, LostRace)
+        return self._decide(lambda: self._until_done(request), request.deadline, final)
+
+    def decide(
+        self,
+        attempt: Callable[[], T],
+        timeout_seconds: float = _FACTS_SECONDS,
+        *,
+        ask_first: bool = False,
+    ) -> T:
+        """Calls ``attempt``, which decides by the replica what to write and may write it, and
+        returns what it returned or raises what it raised.
+
+        Where that ended without a commit, it is true at a revision that the store held after this
+        call began: the store's newest revision is read then, and if the replica was older when the
+        attempt began, it is called once more when the replica has come there. So it must take what
+        it knows of the tree from the replica, within itself. What it calls ``execute`` and
+        ``put_facts`` for is part of the same decision, as is another ``decide``.
+
+        ``ask_first``: the store is asked before the first attempt: for what is costly to do twice,
+        for what writes several times, and where what was written stays wrong for ever.
+
+        Raises:
+            StoreUnavailable: the store could not be asked; nothing was written.
+            NotReady: nothing is loaded yet.
+            DeadlineExceeded
+            whatever ``attempt`` raises
+        """
+        deadline = self._clock() + timeout_seconds
+        return self._decide(attempt, deadline, _NOT_OF_THE_TREE, ask_first=ask_first)
+
+    def _decide(
+        self,
+        attempt: Callable[[], T],
+        deadline: float,
+        final: tuple[type[KdirError], ...],
+        *,
+        ask_first: bool = False,
+    ) -> T:
+        """``final``: errors of the attempt that are not looked into."""
+        if self._deciding.decision is not None or self._replica.in_own_thread:
+            # In the replica's own thread nothing newer can come while the attempt runs.
+            return attempt()
+        decision = self._deciding.decision = _Decision(deadline)
+        try:
+            while True:
+                decision.oldest = self._replica.told_revision
+                if ask_first and not self._confirm(decision):
+                    self._catch_up_with(decision)
+                    decision.oldest = self._replica.told_revision
+                try:
+                    answer = attempt()
+                except final:
+                    raise
+                except KdirError:
+                    if decision.wrote or self._confirm(decision):
+                        raise
+                else:
+                    if decision.wrote or self._confirm(decision):
+                        return answer
+                self._catch_up_with(decision)
+        finally:
+            self._deciding.decision = None
+
+    def _catch_up_with(self, decision: _Decision) -> None:
+        assert decision.newest is not None  # noqa: S101 - the store was asked
+        self._catch_up(decision.newest, decision.deadline)
+
+    def _confirm(self, decision: _Decision) -> bool:
+        """Whether what was decided by the replica is true of the store.
+
+        Raises:
+            StoreUnavailable: nobody can say; nothing was written.
+            DeadlineExceeded
+        """
+        if decision.newest is None:
+            if self._replica.state is ReplicaState.STALE and not self._store.identity.sealed:
+                raise _unconfirmed()
+            remaining = decision.deadline - self._clock()
+            if remaining <= 0:
+                raise DeadlineExceeded("the time was over before the store was asked")
+            try:
+                decision.newest = self._store.newest_revision(remaining)
+            except StoreAway as reason:
+                _log.warning("the store is away: %s", reason)
+                raise _unconfirmed() from reason
+        return decision.is_confirmed()
+
+    def _until_done(self, request: _Request) -> Written:
+        tries = 0
+        with self._turns.turn() as turn:
+            while tries < _TRIES:
+                match self._once(request, turn):
+                    case Written() as written:
+                        return written
+                    case Conflict(guard, revision):
+                        self._now_at(revision)
+                        if guard in request.extra_guards:
+                            raise LostRace(f"{guard} does not hold any more; nothing was written")
+                        # All that comes below a quota collides, so that is no sign of anything
+                        # being wrong: somebody's came through, and the deadline is bound enough.
+                        tries += not _counts(guard)
+                        self._catch_up(revision, request.deadline)
+                    case None:
+                        pass  # it was counted before somebody else's came
+        raise LostRace(
+            f"others changed the same thing {_TRIES} times in a row; nothing was written",
+            tries=_TRIES,
+        )
+
+    def _once(self, request: _Request, turn: Turn) -> Written | Conflict | None:
+        """Plans on the newest tree and commits; None: the turn came meanwhile, plan anew."""
+        if not request.validate_only:
+            self._refuse_while_away()
+        snapshot = self._replica.snapshot
+        context = Context(
+            now_ms=self._now_ms(),
+            principal=request.principal,
+            new_id=_new_id,
+            deletes_in_kafka=request.deletes_in_kafka(snapshot),
+            creates_in_kafka=request.creates_in_kafka(snapshot),
+            above=self._above(snapshot),
+            bounds=self._bounds,
+        )
+        may = False
+        try:
+            rights = tuple(request.authorize(snapshot))
+            may = True
+            planned = plan(snapshot, self._mount(snapshot), request.command, context)
+        except KdirError as error:
+            # What is in the way may be the effect of this very request's first try.
+            if not request.validate_only and (known := self._answered(request)):
+                return known if may else _without_what_is_hidden(known, error)
+            raise
+        if request.validate_only:
+            return Written(planned, snapshot.revision, snapshot=snapshot)
+        if not planned.writes and not request.extra_writes:
+            return self._keep_answer(request, planned, snapshot, context.now_ms)
+        mark = next(filter(_counts, planned.guards), None)
+        if mark is not None and turn.take(mark.key, request.deadline):
+            return None
+        guarded = replace(planned, guards=(*planned.guards, *rights))
+        with self._counted():
+            return self._commit(request, guarded, context.now_ms)
+
+    def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        """Writes facts that are no entries, in one transaction; answers its revision.
+
+        Raises:
+            LostRace: a guard does not hold; nothing was written.
+            LimitExceeded, StoreSealed, StoreUnavailable
+        """
+        transaction = Transaction(tuple(guards), tuple(writes))
+        refuse_oversized(transaction, self._store.limits)
+        self._allow(writes)
+        self._refuse_while_away()
+        try:
+            done = self._store.commit(transaction, _FACTS_SECONDS)
+        except Sealed as reason:
+            raise sealed(reason) from reason
+        except StoreFull as reason:
+            raise full(reason) from reason
+        except StoreAway as reason:
+            raise away(reason, effect="unknown") from reason
+        if isinstance(done, Conflict):
+            self._now_at(done.revision)
+            raise LostRace(f"{done.guard} does not hold any more; nothing was written")
+        self._wrote()
+        self._see(done.revision, self._clock() + _FACTS_SECONDS)
+        return done.revision
+
+    def _now_at(self, revision: int) -> None:
+        """Notes the store's newest revision, which came with the answer to a commit."""
+        decision = self._deciding.decision
+        if decision is not None and decision.newest is None:
+            decision.newest = revision
+
+    def _wrote(self) -> None:
+        """Notes that something was committed, or may have been."""
+        decision = self._deciding.decision
+        if decision is not None:
+            decision.wrote = True
+
+    # -- one try -----------------------------------------------------------------------------
+
+    def _keep_answer(
+        self, request: _Request, planned: Plan, snapshot: Snapshot, now_ms: int
+    ) -> Written | Conflict:
+        """Answers that there is nothing to change; keeps that for a request that can come again.
+
+        Kept before it is confirmed, the answer would stand though it was never true.
+        """
+        unchanged = Written(planned, snapshot.revision)
+        decision = self._deciding.decision
+        if not request.request_id or decision is None or not self._confirm(decision):
+            return unchanged  # what is not confirmed is planned anew, on a newer tree
+        return self._commit(request, replace(planned, guards=()), now_ms)
+
+    def _commit(self, request: _Request, planned: Plan, now_ms: int) -> Written | Conflict:
+        change_key = event_key(new_change_id(now_ms, len(planned.changes)))
+        # First, so that a conflict with our own earlier self is told before all others.
+        guards: list[Guard] = [KeyIs(request.key, None)] if request.request_id else []
+        guards += [*planned.guards, *request.extra_guards]
+        writes = [*planned.writes, *request.extra_writes]
+        if planned.changes:
+            value = pack(
+                planned.changes,
+                time_ms=now_ms,
+                principal=request.principal,
+                request_id=request.request_id,
+            )
+            writes.append(Put(change_key, value))
+        if request.request_id:
+            record = RequestRecord.of(request.command, planned, self._codec, now_ms)
+            writes.append(Put(request.key, record.to_bytes()))
+        transaction = Transaction(tuple(dict.fromkeys(guards)), tuple(writes))
+        refuse_oversized(transaction, self._store.limits)
+        self._allow(writes)
+        remaining = request.deadline - self._clock()
+        if remaining <= 0:
+            raise DeadlineExceeded("the time was over before the store was asked")
+        try:
+            done = self._store.commit(transaction, remaining)
+        except Sealed as reason:
+            raise sealed(reason) from reason
+        except StoreFull as reason:
+            raise full(reason) from reason
+        except StoreAway as reason:
+            # Whether it happened is looked up for somebody who still waits.
+            self._wrote()
+            waited_for = planned.changes and self._clock() < request.deadline
+            revision = self._revision_of(change_key) if waited_for else None
+            if revision is None:
+                raise StoreUnavailable(
+                    "the store did not answer; whether the change was made is not "
+                    "known: ask again with the same request id",
+                    effect="unknown",
+                ) from reason
+            self._see(revision, request.deadline)
+            return Written(planned, revision)
+        match done:
+            case Committed(revision):
+                self._wrote()
+                self._see(revision, request.deadline)
+                return Written(planned, revision)
+            case Conflict(guard) if request.request_id and guard == guards[0]:
+                known = self._answered(request)
+                return known if known is not None else done
+            case _:
+                return done
+
+    def _revision_of(self, key: bytes) -> int | None:
+        """At which revision a key that is written once was written; None: not, or not known."""
+        try:
+            row = _row(self._store, key)
+        except StoreAway:
+            return None
+        return row[1] if row else None
+
+    def _answered(self, request: _Request) -> Written | None:
+        """The answer that this request id was given before.
+
+        Raises:
+            RequestIdReused, StoreUnavailable
+        """
+        if not request.request_id:
+            return None
+        try:
+            row = _row(self._store, request.key)
+        except StoreAway as reason:
+            raise away(reason) from reason
+        if row is None:
+            return None
+        value, revision = row
+        try:
+            record = RequestRecord.from_bytes(value)
+        except ValueError as error:
+            raise RequestIdReused(
+                f"request_id: {request.request_id!r} was used for a request that is kept in a form "
+                "this server cannot read; a new request needs a new id",
+                request_id=request.request_id,
+            ) from error
+        if record.fingerprint != fingerprint_of(request.command):
+            raise RequestIdReused(
+                f"request_id: {request.request_id!r} was used for another request; a new request "
+                "needs a new id",
+                request_id=request.request_id,
+            )
+        # That the replica comes there is part of confirming the answer (``_confirm``).
+        return Written(record.to_plan(self._codec), revision, repeated=True)
+
+    # -- waiting -----------------------------------------------------------------------------
+
+    def _refuse_while_away(self) -> None:
+        """A write is refused at once while the store is known to be away (S4), or takes
+        no changes.
+        """
+        if why := self._store.identity.sealed:
+            raise sealed(why)
+        if self._replica.state is ReplicaState.STALE:
+            raise StoreUnavailable("the store is away, so nothing can be written")
+
+    def _catch_up(self, revision: int, deadline: float) -> Snapshot:
+        """Waits until the replica holds what the plan collided with, or may not have known;
+        planning on the same tree would only come to the same.
+        """
+        try:
+            return self._replica.wait_for(revision, max(0.0, deadline - self._clock()))
+        except StoreUnavailable as reason:
+            raise _unconfirmed() from reason
+        except TokenFromFuture as error:
+            raise DeadlineExceeded(
+                f"another change came first, and this server did not see it in time; nothing was "
+                f"written ({error.message})"
+            ) from error
+
+    def _see(self, revision: int, deadline: float) -> None:
+        """Waits until the local replica holds a write. It stands even if that takes too long: the
+        answer's token makes later reads wait.
+        """
+        if self._replica.in_own_thread:
+            return
+        try:
+            self._replica.wait_for(revision, max(0.0, deadline - self._clock()))
+        except KdirError as reason:
+            _log.warning("revision %d is written, but not seen yet: %s", revision, reason)
+
+
+def _unconfirmed() -> StoreUnavailable:
+    return StoreUnavailable(
+        "the store is away, so what this server holds cannot be confirmed; nothing was written",
+        effect="none",
+    )
+
+
+def _without_what_is_hidden(known: Written, error: KdirError) -> Written:
+    """An answer of before, for a caller who would not be let do it any more: that it was done is
+    the caller's own doing, and may be what took the right away; what stands there is not shown.
+    """
+    plan = replace(known.plan, grants=(), grants_changed=())
+    if isinstance(error, PermissionDenied | NotReady):
+        plan = replace(plan, entry=None)
+    return replace(known, plan=plan)
+
+
+def _counts(guard: Guard) -> TypeGuard[KeyIs]:
+    """Whether it guards what is counted for a quota."""
+    return isinstance(guard, KeyIs) and guard.key.startswith(QUOTA)
+
+
+def _new_id() -> int:
+    """Entry ids are random: two servers need not agree on the next one."""
+    return 3 + secrets.randbelow(2**63 - 3)
+
+
+def _row(store: Store, key: bytes) -> tuple[bytes, int] | None:
+    """Value and revision of one key."""
+    rows = store.read(key, limit=1)
+    return (rows[0].value, rows[0].revision) if rows and rows[0].key == key else None

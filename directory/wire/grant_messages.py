@@ -1,0 +1,148 @@
+"""Grants as messages of the contract, both ways; refuses to judge what they allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import TypeVar, cast
+
+from google.protobuf.message import DecodeError
+from kdir.v1 import access_pb2
+
+from directory.access.grant import Grant, Operation, Permission, ResourceKind, in_order
+from directory.access.principals import shown
+from directory.namespace.entry import EntryGrants
+from resolver.errors import InvalidArgument
+
+__all__ = [
+    "entry_grants_from_bytes",
+    "entry_grants_to_proto",
+    "grant_from_proto",
+    "grant_to_proto",
+    "grants_from_proto",
+    "operation_from_proto",
+    "resource_kind_from_proto",
+    "stored_grant",
+]
+
+_E = TypeVar("_E", bound=IntEnum)
+
+
+def grant_to_proto(grant: Grant) -> access_pb2.Grant:
+    """The message of a grant."""
+    return access_pb2.Grant(
+        principal=grant.principal,
+        host=grant.host,
+        operation=cast("access_pb2.Operation", grant.operation.value),
+        permission=cast("access_pb2.Permission", grant.permission.value),
+        resource_kind=cast("access_pb2.ResourceKind", grant.kind.value),
+        resource_name=grant.name,
+    )
+
+
+def grant_from_proto(message: access_pb2.Grant) -> Grant:
+    """A grant that somebody sent, checked. An unset host is every host, an unset kind a topic.
+
+    Raises:
+        InvalidArgument: naming the field, what was found and what would be right (A7).
+    """
+    return Grant.of(
+        message.principal,
+        message.host or "*",
+        operation_from_proto(message.operation),
+        _known(Permission, message.permission, "permission"),
+        resource_kind_from_proto(message.resource_kind),
+        message.resource_name,
+    )
+
+
+def grants_from_proto(messages: Iterable[access_pb2.Grant]) -> tuple[Grant, ...]:
+    """The grants of a request, in order.
+
+    Raises:
+        InvalidArgument: as ``grant_from_proto``; or there is none.
+    """
+    grants = in_order(map(grant_from_proto, messages))
+    if not grants:
+        raise InvalidArgument("grants: none; at least one would be right", field="grants")
+    return grants
+
+
+def operation_from_proto(number: int) -> Operation:
+    """An operation of the contract.
+
+    Raises:
+        InvalidArgument: unset, or a number that this version gives no meaning.
+    """
+    return _known(Operation, number, "operation")
+
+
+def resource_kind_from_proto(number: int) -> ResourceKind:
+    """A resource kind of the contract; unset = TOPIC.
+
+    Raises:
+        InvalidArgument: a number that this version gives no meaning.
+    """
+    return _known(ResourceKind, number or ResourceKind.TOPIC, "resource_kind")
+
+
+def _known(kind: type[_E], number: int, field: str) -> _E:
+    try:
+        return kind(number)
+    except ValueError:
+        known = ", ".join(f"{one.name} = {one.value}" for one in kind)
+        raise InvalidArgument(
+            f"{field}: found {shown(number)}; known are {known}", field=field
+        ) from None
+
+
+def stored_grant(message: access_pb2.Grant) -> Grant:
+    """A grant as it is stored or was handed down: checked when it was made.
+
+    Raises:
+        ValueError: of a newer version.
+    """
+    return Grant(
+        message.principal,
+        message.host,
+        Operation(message.operation),
+        Permission(message.permission),
+        ResourceKind(message.resource_kind),
+        message.resource_name,
+    )
+
+
+def entry_grants_to_proto(grants: EntryGrants) -> access_pb2.Grants:
+    """The stored form."""
+    message = access_pb2.Grants(
+        grants=map(grant_to_proto, grants.grants),
+        change_count=grants.change_count,
+        changed_by=grants.changed_by,
+    )
+    if grants.changed_at_ms:
+        message.changed_at.FromMilliseconds(grants.changed_at_ms)
+    return message
+
+
+def entry_grants_from_bytes(record: bytes) -> EntryGrants:
+    """Back from the stored form.
+
+    Raises:
+        ValueError: not such a record, or one that says more than this version understands: a grant
+            with a condition unheard of must not be taken for one without.
+    """
+    try:
+        message = access_pb2.Grants.FromString(record)
+    except DecodeError as error:
+        raise ValueError(f"not a kdir.v1.Grants: {error}") from None
+    grants = EntryGrants(
+        grants=tuple(map(stored_grant, message.grants)),
+        change_count=message.change_count,
+        changed_at_ms=message.changed_at.ToMilliseconds(),
+        changed_by=message.changed_by,
+    )
+    if entry_grants_to_proto(grants).SerializeToString(deterministic=True) != record:
+        raise ValueError("written otherwise than this version writes grants")
+    if not grants.grants:
+        raise ValueError("no grants")
+    return grants

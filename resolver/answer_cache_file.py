@@ -1,0 +1,242 @@
+"""A client's memory on disk, so that one that restarts begins with its last good answers.
+
+Refuses to trust a file: one of another version, principal or set of servers, one that is torn or
+damaged, is ignored as if it were not there. Lifetimes go on running while no client does: a file
+can only shorten them, also when the wall clock was set back meanwhile.
+
+The file is a line of JSON that says what it is, when it was saved and the SHA-256 of all that, and
+then one line of JSON a record; messages of the contract are base64. It is replaced atomically, and
+is readable by its owner only: what one principal may see is not for others.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from kdir.v1 import resolve_pb2
+
+from resolver import errors, reply_decoding
+from resolver.answer_cache import Cache, Kept
+from resolver.location import location_of
+from resolver.path import Path
+from resolver.resolution.outcome import Answer, Referral, Sender, Way
+from resolver.revision_token import Position, ReadPositions
+
+__all__ = ["Disk"]
+
+_FORMAT: Final = "kdir-cache"
+_VERSION: Final = 2
+_MOST_ANSWERS: Final = 5_000
+"""The youngest are kept: a file is read before the first answer, and must not delay it."""
+_MOST_BYTES: Final = 64 * 1024 * 1024
+_SAVE_SECONDS: Final = 60.0
+"""A client that is killed loses the answers of so long."""
+
+
+class Disk:
+    """One file of one client's memory."""
+
+    def __init__(
+        self,
+        file: str | os.PathLike[str],
+        cache: Cache,
+        servers: Sequence[str],
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._file = pathlib.Path(file)
+        self._cache = cache
+        self._servers = sorted(servers)
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._saved_at = clock()
+
+    def load(self) -> int:
+        """Remember what the file holds; how many answers that were. Never raises for the file."""
+        try:
+            with self._file.open("rb") as file:
+                content = file.read(_MOST_BYTES + 1)
+            return self._take(content)
+        except (OSError, ValueError, KeyError, TypeError, DecodeError, errors.KdirError):
+            # Whatever is wrong with it: a cache is worth no error.
+            return 0
+
+    def _take(self, content: bytes) -> int:
+        first, _, body = content.partition(b"\n")
+        head = json.loads(first)
+        expected = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "principal": self._cache.principal,
+            "servers": self._servers,
+            "sha256": _digest(head["saved_at"], body),
+        }
+        if len(content) > _MOST_BYTES or any(head.get(key) != expected[key] for key in expected):
+            return 0
+        passed = self._wall_clock() - float(head["saved_at"])
+        # A clock that was set back tells nothing about how much time has passed: all is stale.
+        elapsed = passed if passed >= 0 else float("inf")
+        now = self._clock()
+        count = 0
+        for line in body.splitlines():
+            record = json.loads(line)
+            match record["kind"]:
+                case "answer":
+                    kept = _read_answer(record, elapsed, now)
+                    self._cache.keep(str(kept.path), kept)
+                    count += 1
+                case "referral":
+                    referral, seconds = _read_referral(record, elapsed)
+                    self._cache.learn(referral, seconds, now)
+                case "own_mount":
+                    self._cache.note_own_mount(Path.parse(record["mount"]))
+                case _:
+                    pass  # of a newer version that is otherwise the same
+        return count
+
+    def save_now_and_then(self) -> None:
+        """Write what is remembered, if that was long ago."""
+        if self._clock() - self._saved_at > _SAVE_SECONDS:
+            self.save_if_possible()
+
+    def save_if_possible(self) -> None:
+        """Write what is remembered; a full disk must not end a program that could do without."""
+        self._saved_at = self._clock()
+        with contextlib.suppress(OSError):
+            self.save()
+
+    def save(self) -> None:
+        """Write what is remembered.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        body = "".join(json.dumps(record) + "\n" for record in self._records()).encode()
+        saved_at = self._wall_clock()
+        head = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "principal": self._cache.principal,
+            "servers": self._servers,
+            "sha256": _digest(saved_at, body),
+            "saved_at": saved_at,
+        }
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the file, so that the replacement is one rename on one file system; by process,
+        # so that two clients that save at once each replace it whole.
+        fresh = self._file.with_name(f"{self._file.name}.{os.getpid()}.tmp")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123 - made with its rights already
+                file.write(json.dumps(head).encode() + b"\n" + body)
+            fresh.replace(self._file)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        now = self._clock()
+        for mount in self._cache.own_mounts():
+            yield {"kind": "own_mount", "mount": str(mount)}
+        for known in self._cache.referrals():
+            if known.until > now:
+                yield _write_referral(known.referral, known.until - now)
+        answers = list(self._cache.answers.items())[-_MOST_ANSWERS:]
+        for key, kept in answers:
+            # Absences are short-lived, and what was asked for specially is rare.
+            if isinstance(key, str) and kept.location is not None and not kept.location.links:
+                yield _write_answer(kept, now)
+
+
+def _digest(saved_at: float, body: bytes) -> str:
+    return hashlib.sha256(f"{saved_at!r}\n".encode() + body).hexdigest()
+
+
+def _write_answer(kept: Kept, now: float) -> dict[str, Any]:
+    location = kept.original or kept.location
+    assert location is not None  # noqa: S101 - the caller looked; for mypy
+    return {
+        "kind": "answer",
+        "path": str(kept.path),
+        "left": max(0.0, kept.until - now) if not kept.original else 0.0,
+        "age": now - kept.asked_at,
+        "resolution": _text(location.resolution.SerializeToString()),
+        "authority": _text(location.authority.SerializeToString()),
+        "read": _write_read(kept.read),
+    }
+
+
+def _read_answer(record: dict[str, Any], elapsed: float, now: float) -> Kept:
+    resolution = resolve_pb2.Resolution.FromString(base64.b64decode(record["resolution"]))
+    sender: Sender = reply_decoding.sender(
+        resolve_pb2.Authority.FromString(base64.b64decode(record["authority"]))
+    )
+    canonical = Path.parse(resolution.entry.path)
+    age = float(record["age"]) + min(elapsed, 365 * 86_400.0)
+    left = min(float(record["left"]), reply_decoding.MAX_LIFETIME_SECONDS) - elapsed
+    return Kept(
+        location=location_of(Answer(canonical, 0, resolution), sender),
+        until=now + max(left, 0.0),
+        path=Path.parse(record["path"]),
+        canonical=canonical,
+        cluster_id=sender.cluster_id,
+        mount=sender.mount,
+        asked_at=now - max(age, 0.0),
+        read=_read_read(record["read"]),
+    )
+
+
+def _write_referral(referral: Referral, left: float) -> dict[str, Any]:
+    return {
+        "kind": "referral",
+        "mount": str(referral.mount),
+        "endpoints": list(referral.endpoints),
+        "cluster_id": referral.cluster_id,
+        "cluster": referral.cluster,
+        "epoch": referral.epoch,
+        "left": left,
+        "read": _write_read(referral.read),
+    }
+
+
+def _read_referral(record: dict[str, Any], elapsed: float) -> tuple[Referral, int]:
+    left = min(float(record["left"]), reply_decoding.MAX_LIFETIME_SECONDS) - elapsed
+    referral = Referral(
+        way=Way.CACHE,
+        mount=Path.parse(record["mount"]),
+        endpoints=tuple(str(endpoint) for endpoint in record["endpoints"]),
+        cluster_id=str(record["cluster_id"]),
+        cluster=str(record["cluster"]),
+        epoch=int(record["epoch"]),
+        read=_read_read(record["read"]),
+    )
+    return referral, int(max(left, 0.0))
+
+
+def _write_read(read: ReadPositions) -> dict[str, Any]:
+    positions = {
+        cluster_id: [place.incarnation, place.revision]
+        for cluster_id, place in read.positions.items()
+    }
+    return {"positions": positions, "complete": read.is_complete}
+
+
+def _read_read(record: dict[str, Any]) -> ReadPositions:
+    positions = {
+        str(cluster_id): Position(str(incarnation), int(revision))
+        for cluster_id, (incarnation, revision) in record["positions"].items()
+    }
+    return ReadPositions(positions, bool(record["complete"]))
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

@@ -1,0 +1,410 @@
+"""Cold paths: one walk each however many ask, remembered afterwards; refuses to know other verbs.
+
+What a walk learned is kept for as long as the words it rests on are good. When the owner cannot be
+asked, the last good answer is given, marked stale; an absence never is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Final, Protocol
+
+from resolver import errors
+from resolver.answer_cache import Cache, Followed, Kept
+from resolver.errors import KdirError
+from resolver.location import TopicLocation, location_of
+from resolver.path import Path
+from resolver.resolution.link_targets import FALLBACK_SECONDS, could_not_be_asked
+from resolver.resolution.outcome import Failed, Found, NotThere, Sender, Way
+from resolver.resolution.state_machine import Resolution, Rules
+from resolver.revision_token import Position, ReadPositions, Token
+from resolver.walker import Question, Walker
+from resolver.wanted import Wanted
+
+__all__ = ["Freshness", "Lookups", "lifetime_of"]
+
+_STALE_RETRY_SECONDS: Final = 2.0
+"""A stale answer is given without asking anew for so long: an outage must not cost each caller its
+whole deadline."""
+_NO_POSITIONS: Final[Mapping[str, Position]] = {}
+_MOST_WRITTEN: Final = 32
+"""Clusters whose last write is remembered: servers refuse a token of more than 64."""
+
+
+class Freshness(Protocol):
+    """Keeps answers fresh by their clusters' changes."""
+
+    def of(self, end: Found | NotThere, since: float) -> Followed | None:
+        """What keeps this answer fresh; None = nothing, for now."""
+
+    def renew(self) -> None:
+        """After a fork: the threads are the parent's."""
+
+
+class _Flight:
+    """A walk that others wait for."""
+
+    __slots__ = ("deadline", "done", "error", "kept")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.done = threading.Event()
+        self.kept: Kept | None = None
+        self.error: KdirError | None = None
+
+
+class _Flights:
+    """The walks of one process. A fork leaves them to the parent, with their locks."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.by_key: dict[Hashable, _Flight] = {}
+
+
+class Lookups:
+    """Resolves over a walker and a cache. Thread-safe."""
+
+    def __init__(
+        self,
+        make_walker: Callable[[], Walker],
+        cache: Cache,
+        rules: Callable[[Wanted], Rules],
+        clock: Callable[[], float],
+        max_stale_seconds: float,
+    ) -> None:
+        self._make_walker = make_walker
+        self._cache = cache
+        self._rules = rules
+        self._clock = clock
+        self._max_stale_seconds = max_stale_seconds
+        self._walker = make_walker()
+        self._flights = _Flights()
+        self.session = Session()
+        self.freshness: Freshness | None = None
+        """Where that is wished."""
+
+    @property
+    def walker(self) -> Walker:
+        """The walker of this process."""
+        self.own_process()
+        return self._walker
+
+    def own_process(self) -> _Flights:
+        """The walks of this process; after a fork, with new locks and nothing under way."""
+        flights = self._flights
+        if flights.pid != os.getpid():
+            # After a fork: what other threads of the parent held will never be let go here.
+            self._walker = self._make_walker()
+            self._cache.renew_lock()
+            self.session.renew_lock()
+            if self.freshness is not None:
+                self.freshness.renew()
+            flights = self._flights = _Flights()
+        return flights
+
+    # -- one path --------------------------------------------------------------------------
+
+    def find(self, path: Path, wanted: Wanted, token: str, deadline: float) -> TopicLocation:
+        """The location of a path, from memory or by a walk that others may share.
+
+        Raises:
+            KdirError: as ``Resolver.resolve``.
+        """
+        key = wanted.key(str(path))
+        kept = self._cache.good(key, _positions(token), self._clock())
+        if kept is not None:
+            return _given(kept)
+        # A caller with a token of its own cannot share a walk that did not carry it.
+        flight_key = (key, token) if token else key
+        flights = self.own_process()
+        while True:
+            with flights.lock:
+                flight = flights.by_key.get(flight_key)
+                leads = flight is None
+                if flight is None:
+                    flight = flights.by_key[flight_key] = _Flight(deadline)
+            if leads:
+                break
+            result = self._wait(flight, path, deadline)
+            if result is not None:
+                return _given(result)
+        try:
+            kept = flight.kept = self._walk(path, wanted, token, deadline)
+        except KdirError as error:
+            flight.error = error
+            raise
+        finally:
+            with flights.lock:
+                del flights.by_key[flight_key]
+            flight.done.set()
+        return _given(kept)
+
+    def _wait(self, flight: _Flight, path: Path, deadline: float) -> Kept | None:
+        """What another thread's walk came to; None = it ended early, by its own deadline."""
+        if not flight.done.wait(max(0.0, deadline - self._clock())):
+            raise errors.DeadlineExceeded(
+                f"{path}: the time was over while another thread's walk was under way", path=path
+            )
+        if flight.error is not None:
+            if could_not_be_asked(flight.error) and flight.deadline < deadline:
+                return None
+            raise flight.error.copy()
+        return flight.kept
+
+    def _walk(self, path: Path, wanted: Wanted, token: str, deadline: float) -> Kept:
+        started, written = self._clock(), self.session.text
+        walk = self.walk(path, self._rules(wanted), wanted, token, deadline)
+        return self._settle(walk, wanted, token, started, written)
+
+    def walk(
+        self, path: Path, rules: Rules, wanted: Wanted, token: str, deadline: float
+    ) -> Resolution:
+        """A walk that nobody else shares, with what this session wrote as its token."""
+        question = self.question(wanted, token)
+        rules = rules.for_token(token)
+        walk = self.walker.walk(path, rules, question, deadline)
+        if question.token and _is_expired(walk) and not token:
+            # Our own note of an earlier write, not the caller's wish: that store lives no more.
+            self.session.clear()
+            walk = self.walker.walk(path, rules, self.question(wanted, ""), deadline)
+        return walk
+
+    def question(self, wanted: Wanted, token: str) -> Question:
+        """The question to every server on the way."""
+        return Question(wanted.prefer, self.session.with_token(token), wanted.no_follow)
+
+    # -- many paths ------------------------------------------------------------------------
+
+    def find_many(
+        self, paths: Sequence[Path], wanted: Wanted, token: str, deadline: float
+    ) -> dict[Path, TopicLocation | KdirError]:
+        """Many paths at once; each has its own outcome."""
+        now, written = self._clock(), self.session.text
+        positions = _positions(token)
+        found: dict[Path, TopicLocation | KdirError] = {}
+        cold: list[Path] = []
+        for path in dict.fromkeys(paths):
+            kept = self._cache.good(wanted.key(str(path)), positions, now)
+            if kept is not None:
+                found[path] = _outcome(kept)
+            else:
+                cold.append(path)
+        walks = self.walk_many(cold, wanted, token, deadline) if cold else []
+        for path, walk in zip(cold, walks, strict=True):
+            try:
+                found[path] = _outcome(self._settle(walk, wanted, token, now, written))
+            except KdirError as error:
+                found[path] = error
+        return found
+
+    def walk_many(
+        self, paths: Sequence[Path], wanted: Wanted, token: str, deadline: float
+    ) -> list[Resolution]:
+        """A walk for each path that nobody else shares; all have ended."""
+        self.own_process()
+        question = self.question(wanted, token)
+        rules = self._rules(wanted).for_token(token)
+        return self.walker.walk_many(paths, rules, question, deadline)
+
+    # -- remembering -----------------------------------------------------------------------
+
+    def learn(self, walk: Resolution, since: float) -> None:
+        """Keep the referrals that proved right, and drop those that did not."""
+        for mount in walk.bad_hints:
+            self._cache.unlearn(mount)
+        for attempt in walk.attempts:
+            reply = attempt.reply
+            if attempt.ask.way is Way.START and reply is not None and not attempt.ask.recursive:
+                self._cache.note_own_mount(reply.sender.mount)
+        for referral, seconds in walk.learned:
+            self._cache.learn(referral, seconds, since)
+
+    def _settle(
+        self, walk: Resolution, wanted: Wanted, token: str, since: float, written: str
+    ) -> Kept:
+        """Keep what a walk came to. ``written`` is what the session had written when it began.
+
+        Raises:
+            KdirError: it came to nothing, and there is nothing old to give either.
+        """
+        self.learn(walk, since)
+        path = walk.path
+        end = walk.next()
+        match end:
+            case Found(answer=answer, sender=sender, links=links):
+                kept = Kept(
+                    location=location_of(answer, sender, links),
+                    until=since + lifetime_of(end),
+                    path=path,
+                    canonical=answer.path,
+                    cluster_id=sender.cluster_id,
+                    mount=sender.mount,
+                    asked_at=since,
+                    followed=self._followed(walk, end, since),
+                    read=end.read,
+                    paths=_others(walk.paths, path, answer.path),
+                )
+            case NotThere(path=canonical, sender=sender):
+                error = absent_error(path, end)
+                kept = Kept(
+                    location=None,
+                    until=since + end.lifetime_seconds,
+                    path=path,
+                    canonical=canonical,
+                    cluster_id=sender.cluster_id,
+                    mount=sender.mount,
+                    asked_at=since,
+                    message=error.message,
+                    metadata=error.metadata,
+                    attempts=tuple(map(str, walk.attempts)),
+                    followed=self._followed(walk, end, since),
+                    read=end.read,
+                    paths=_others(walk.paths, path, canonical),
+                )
+            case Failed(error=error):
+                return self._stale_or_raise(path, wanted, token, error)
+            case _:
+                raise AssertionError(f"a walk to {path} did not end: {end}")
+        self._keep(wanted.key(str(path)), kept, sender, written)
+        return kept
+
+    def _followed(self, walk: Resolution, end: Found | NotThere, since: float) -> Followed | None:
+        # Behind a link the answer rests on more than its own cluster.
+        if self.freshness is None or end.links:
+            return None
+        if walk.is_in_ones_name and not (isinstance(end, Found) and end.answer.path == walk.path):
+            return None
+        return self.freshness.of(end, since)
+
+    def _keep(self, key: Hashable, kept: Kept, sender: Sender, written: str) -> None:
+        """Remember an answer, unless a change that this client knows of has overtaken it.
+
+        The look comes after the keeping: whoever learns of a change notes its revision first and
+        drops answers then, so that one of the two finds an old answer.
+        """
+        self._cache.keep(key, kept)
+        followed = kept.followed
+        overtaken = followed is not None and sender.revision < followed.revision
+        # What was written before the walk began was sent along; the hints that it touched are gone.
+        wrote = self.session.text != written
+        if overtaken or (wrote and self.session.is_after(kept.read)):
+            self._cache.forget(key)
+
+    def _stale_or_raise(self, path: Path, wanted: Wanted, token: str, error: KdirError) -> Kept:
+        key = wanted.key(str(path))
+        old = self._cache.answers.get(key)
+        now = self._clock()
+        if old is not None and not _may_give_old(error):
+            self._cache.forget(key)
+        if (
+            old is None
+            or old.location is None
+            or not _may_give_old(error)
+            or not old.reaches(_positions(token), now)
+            or now - old.asked_at > self._max_stale_seconds
+        ):
+            raise error
+        return self._cache.keep_stale(key, old, now, _STALE_RETRY_SECONDS)
+
+
+class Session:
+    """What this client wrote and read, so that it reads its own writes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._token = Token()
+        self.text = ""
+
+    def renew_lock(self) -> None:
+        """After a fork."""
+        self._lock = threading.Lock()
+
+    def wrote(self, text: str) -> None:
+        """A write gave this token."""
+        if not text:
+            return
+        with self._lock:
+            merged = Token.merge([self._token, Token.parse(text)]).positions
+            recent = list(merged.items())[-_MOST_WRITTEN:]
+            self._token = Token(dict(recent))
+            self.text = str(self._token)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        with self._lock:
+            self._token, self.text = Token(), ""
+
+    def is_after(self, read: ReadPositions) -> bool:
+        """True if something on the way to an answer is older than what was written here."""
+        return read.is_before(self._token.positions)
+
+    def with_token(self, text: str) -> str:
+        """The session's token with the caller's."""
+        if not text or not self.text:
+            return text or self.text
+        return str(Token.merge([self._token, Token.parse(text)]))
+
+
+def absent_error(path: Path, end: NotThere) -> errors.Absent:
+    """What the owner's *absent* is raised as."""
+    facts = {
+        "path": str(path),
+        "cluster_id": end.sender.cluster_id,
+        "mount": str(end.sender.mount),
+    }
+    message = f"{end.path} does not exist"
+    if end.path != path:
+        facts["canonical_path"] = str(end.path)
+        message = f"{path}: {message}"
+    nearest = end.absent.nearest_directory
+    if nearest is not None and nearest != end.path and nearest.is_prefix_of(end.path):
+        facts["nearest_directory"] = str(nearest)
+        message += f"; the nearest directory is {nearest}"
+    if end.sender.stale:
+        # Somebody may have made it at a server that this one is cut off from.
+        facts["age_seconds"] = f"{end.sender.age_seconds:.1f}"
+        message += (
+            f" (said from a copy {end.sender.age_seconds:.0f} s old: the store of "
+            f"{end.sender.cluster or end.sender.cluster_id} is away)"
+        )
+    return errors.Absent(message, metadata=facts)
+
+
+def lifetime_of(end: Found) -> int:
+    """For how many seconds an answer may be kept."""
+    fallback = any(step.fallback for step in end.links)
+    return min(end.lifetime_seconds, FALLBACK_SECONDS) if fallback else end.lifetime_seconds
+
+
+def _may_give_old(error: KdirError) -> bool:
+    # Lame is no outage: whoever is asked says "not mine", and the parent may have unmounted it.
+    return could_not_be_asked(error) and not isinstance(error, errors.Lame)
+
+
+def _is_expired(walk: Resolution) -> bool:
+    end = walk.next()
+    return isinstance(end, Failed) and isinstance(end.error, errors.TokenExpired)
+
+
+def _others(paths: tuple[Path, ...], asked: Path, canonical: Path) -> tuple[Path, ...]:
+    return tuple(path for path in paths if path not in (asked, canonical))
+
+
+def _positions(token: str) -> Mapping[str, Position]:
+    return Token.parse(token).positions if token else _NO_POSITIONS
+
+
+def _outcome(kept: Kept) -> TopicLocation | KdirError:
+    if kept.location is None:
+        return errors.Absent(kept.message, attempts=kept.attempts, metadata=kept.metadata)
+    return kept.location
+
+
+def _given(kept: Kept) -> TopicLocation:
+    outcome = _outcome(kept)
+    if isinstance(outcome, KdirError):
+        raise outcome
+    return outcome

@@ -1,0 +1,459 @@
+"""The verb ``doctor``: how servers are, and what is not well with them; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli import units
+from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.parser import Arguments, Option, Verb
+from resolver.errors import KdirError, NoRoute
+
+if TYPE_CHECKING:
+    from kdir.v1 import admin_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """One server to look at, and which of its clusters ("" = the asked one)."""
+
+    endpoint: str
+    cluster_id: str
+    cluster: str
+    mount: str
+
+
+_Look = tuple[_Server, "admin_pb2.GetStatusResponse | KdirError"]
+
+
+def _doctor(session: Session, arguments: Arguments) -> int:
+    named = [_Server(endpoint, "", "", "") for endpoint in session.servers()]
+    looks = _look(session, named)
+    if not arguments.flag("local"):
+        looks += _look(session, _unseen(looks, _known(session, named)))
+        looks += _look(session, _unseen(looks, [one for look in looks for one in _siblings(look)]))
+    problems = [problem for look in looks for problem in _problems(look)]
+    problems += _shared(looks)
+    out = session.out
+    if out.structured:
+        for server, status in looks:
+            out.record(_record(server, status))
+    else:
+        rows = [_row(server, status, human=out.human) for server, status in looks]
+        Table(out, _COLUMNS).rows(sorted(rows, key=lambda row: str(row[0])))
+    _set_up(session)
+    _who(session, looks)
+    for hint in dict.fromkeys(filter(None, map(_level, looks))):
+        out.note(hint)
+    for change in _changes(looks):
+        out.note(change)
+    for problem in problems:
+        out.note(problem, "bad")
+    if not problems and not session.partial:
+        unlike = sorted({mount for look in looks for mount in _unlike(look)})
+        out.note("all is well" if not unlike else _UNDER_WAY.format(", ".join(unlike)))
+    session.partial = session.partial or bool(problems)
+    return 0
+
+
+def _place(look: _Look) -> tuple[str, str]:
+    server, status = look
+    mount = server.mount if isinstance(status, KdirError) else status.authority.cluster.mount
+    return server.endpoint, mount
+
+
+def _unseen(looks: Sequence[_Look], servers: Sequence[_Server]) -> list[_Server]:
+    seen = {_place(look) for look in looks}
+    by_place = {(one.endpoint, one.mount): one for one in servers}
+    return [one for place, one in by_place.items() if place not in seen]
+
+
+def _siblings(look: _Look) -> Iterator[_Server]:
+    """The servers of the same cluster, as one of them knows them."""
+    _, status = look
+    if not isinstance(status, KdirError):
+        cluster = status.authority.cluster
+        for member in status.members:
+            for endpoint in member.endpoints:
+                yield _Server(endpoint, cluster.cluster_id, cluster.cluster, cluster.mount)
+
+
+def _level(look: _Look) -> str:
+    """What is to be done about a cluster's feature level; empty = nothing."""
+    _, status = look
+    if isinstance(status, KdirError) or not status.members:
+        return ""
+    cluster, finalised = status.authority.cluster, status.finalised_level
+    levels = {one.server: one.feature_level for one in status.members}
+    if min(levels.values()) > finalised:
+        return (
+            f"{cluster.mount}: every server supports feature level {min(levels.values())}, and "
+            f"{finalised} is finalised: kdir features finalize {cluster.mount}"
+        )
+    behind = sorted(server for server, level in levels.items() if level < max(levels.values()))
+    return f"{cluster.mount}: older than the others: {', '.join(behind)}" if behind else ""
+
+
+def _known(session: Session, named: Sequence[_Server]) -> list[_Server]:
+    """The servers of the root, and of every mount that the first of ``named`` to answer knows."""
+    from kdir.v1 import federation_pb2
+
+    from resolver.transport import method
+
+    for server in named:
+        try:
+            answer: Any = session.transport.call(
+                server.endpoint,
+                method("FederationService.ListMounts"),
+                federation_pb2.ListMountsRequest(),
+                session.timeout_seconds,
+                cluster_id=server.cluster_id,
+            )
+        except KdirError:
+            continue  # its own row says so
+        return _root(session) + [
+            _Server(endpoint, row.cluster_id, row.cluster, row.mount)
+            for row in answer.rows
+            for endpoint in row.endpoints or ("",)
+        ]
+    return []
+
+
+def _root(session: Session) -> list[_Server]:
+    """The servers of ``/``, which no mount names; none where nothing leads there."""
+    try:
+        root = session.resolver.owner_of("/")
+    except NoRoute:
+        return []  # a cluster of its own, without a parent
+    except KdirError as error:
+        session.missing(f"/: {error}")
+        return []
+    return [_Server(endpoint, root.cluster_id, root.cluster, "/") for endpoint in root.endpoints]
+
+
+def _look(session: Session, servers: Sequence[_Server]) -> list[_Look]:
+    """Ask all at once: those that do not answer must not add up."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    if not servers:
+        return []
+    with ThreadPoolExecutor(min(len(servers), 16)) as pool:
+        statuses = list(pool.map(_asker(session), servers))
+    return list(zip(servers, statuses, strict=True))
+
+
+def _asker(session: Session) -> Callable[[_Server], admin_pb2.GetStatusResponse | KdirError]:
+    from kdir.v1 import admin_pb2
+
+    from resolver.errors import BadReferral, Unreachable
+    from resolver.transport import method
+
+    transport, get_status = session.transport, method("AdminService.GetStatus")
+    allow, named = session.allow, session.servers()
+
+    def ask(server: _Server) -> admin_pb2.GetStatusResponse | KdirError:
+        if not server.endpoint:
+            return Unreachable("no server of it is known")
+        if server.endpoint not in named and (why := allow.refusal(server.endpoint)):
+            return BadReferral(why)
+        request = admin_pb2.GetStatusRequest(cluster=server.cluster_id)
+        try:
+            answer: Any = transport.call(
+                server.endpoint,
+                get_status,
+                request,
+                session.timeout_seconds,
+                cluster_id=server.cluster_id,
+            )
+        except KdirError as error:
+            return error
+        found: admin_pb2.GetStatusResponse = answer
+        return found
+
+    return ask
+
+
+_COLUMNS: Final = (
+    Column("MOUNT"),
+    Column("CLUSTER"),
+    Column("SERVER"),
+    Column("STATE"),
+    Column("TOPICS", right=True),
+    Column("PARENT"),
+    Column("KAFKA"),
+    Column("VERSION"),
+    Column("UP", right=True),
+)
+_NAMED: Final = 5
+"""So many of the values that were set aside are shown."""
+_STATES: Final = {0: "-", 1: "loading", 2: "serving", 3: "stale"}
+
+
+def _row(
+    server: _Server, status: admin_pb2.GetStatusResponse | KdirError, *, human: bool
+) -> list[str | Styled]:
+    if isinstance(status, KdirError):
+        state = Styled(status.reason.lower().replace("_", " "), "bad")
+        return [server.mount or "?", server.cluster or "?", server.endpoint or "-", state,
+                "-", "-", "-", "-", "-"]  # fmt: skip
+    cluster = status.authority.cluster
+    word = _state(status)
+    up = units.age(status.uptime_seconds) if human else f"{status.uptime_seconds:.3f}"
+    return [
+        cluster.mount,
+        cluster.cluster,
+        server.endpoint,
+        word if word == "serving" else Styled(word, "warn"),
+        units.count(status.topic_count) if human else str(status.topic_count),
+        _parent(status),
+        _kafka(status),
+        status.version,
+        up,
+    ]
+
+
+def _state(status: admin_pb2.GetStatusResponse) -> str:
+    """In the words of /readyz (directory/server/health.py), such as ``stale 12 s``."""
+    name = _STATES.get(status.replica_state, str(status.replica_state))
+    if name == "loading":
+        return name
+    if status.store_status.sealed:
+        return "sealed"
+    if name == "stale":
+        return f"stale {status.store_status.age_seconds:.0f} s"
+    if status.parent.unmounted:
+        return "unmounted"
+    return "untold" if status.parent.untold else name
+
+
+def _parent(status: admin_pb2.GetStatusResponse) -> str | Styled:
+    parent = status.parent
+    if parent.unmounted:
+        return Styled("unmounted", "bad")
+    if not parent.configured:
+        return "-"
+    if parent.standby:
+        return "standby"  # another server of the cluster knows
+    return "linked" if parent.linked else Styled("away", "bad")
+
+
+def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
+    if not status.HasField("kafka"):
+        return "-"
+    kafka = status.kafka
+    if kafka.stopped:
+        return Styled("stopped", "bad")
+    if kafka.unmanaged:
+        return Styled("unmanaged", "bad")
+    if kafka.leader and not kafka.reachable:
+        return Styled("away", "bad")
+    counts = {
+        "pending": kafka.pending_count, "missing": kafka.missing_count,
+        "replaced": kafka.replaced_count, "drift": kafka.drift_count,
+        "waiting": kafka.waiting_count, "contested": kafka.contested_count,
+        "ACLs waiting": kafka.acl_waiting_count, "ACLs refused": kafka.acl_refused_count,
+        "ACLs removed": kafka.acl_lost_count,
+    }  # fmt: skip
+    told = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
+    if told:
+        return Styled(told, "warn")
+    return "ok" if kafka.leader else "standby"
+
+
+def _unlike(look: _Look) -> Iterator[str]:
+    """The mount, where Kafka is not yet as it is wished."""
+    _, status = look
+    if not isinstance(status, KdirError):
+        kafka = status.kafka
+        if kafka.pending_count or kafka.missing_count or kafka.drift_count:
+            yield status.authority.cluster.mount
+
+
+_UNDER_WAY: Final = (
+    "all answer; Kafka is not yet as it is wished, or was changed: kdir effective --diff {}"
+)
+
+
+def _changes(looks: Sequence[_Look]) -> Iterator[str]:
+    """The large changes on their way, each once, whichever servers know of it."""
+    from resolver.cli.progress import told
+
+    seen: set[tuple[str, str]] = set()
+    for _, status in looks:
+        if isinstance(status, KdirError):
+            continue
+        cluster = status.authority.cluster
+        for one in status.progress:
+            if (cluster.cluster_id, one.change_id) not in seen:
+                seen.add((cluster.cluster_id, one.change_id))
+                yield f"{cluster.mount}: {told(one)}"
+
+
+def _problems(look: _Look) -> Iterator[str]:
+    """What is not as it should be, one sentence each."""
+    server, status = look
+    if isinstance(status, KdirError):
+        cluster = server.cluster or server.cluster_id
+        name = f"{server.mount} ({cluster})" if server.mount else ""
+        yield f"{' at '.join(filter(None, (name, server.endpoint)))}: {status}"
+        return
+    where = f"{status.authority.cluster.mount} at {server.endpoint}"
+    store = status.store_status
+    if store.sealed:
+        yield f"{where}: its store takes no changes: {store.sealed}"
+    elif status.replica_state != 2:
+        yield f"{where}: its tree is {_state(status)}: {store.message or 'not yet known why'}"
+    parent = status.parent
+    if parent.unmounted:
+        yield f"{where}: the parent has unmounted it"
+    elif parent.untold:
+        yield f"{where}: {parent.untold}"
+    elif parent.configured and not parent.linked and not parent.standby:
+        yield f"{where}: no link to the parent: {parent.message or 'not yet'}"
+    yield from (f"{where}: {one}" for one in status.unenforced)
+    if status.HasField("kafka"):
+        if status.kafka.stopped:
+            mount = status.authority.cluster.mount
+            yield f"{where}: stopped: {status.kafka.stopped}; kdir ack {mount}"
+        elif status.kafka.unmanaged:
+            yield f"{where}: {status.kafka.unmanaged}"
+        elif status.kafka.leader and not status.kafka.reachable:
+            yield f"{where}: Kafka does not answer: {status.kafka.message}"
+        yield from _attended(where, status)
+    yield from _set_aside(where, status)
+
+
+def _shared(looks: Sequence[_Look]) -> Iterator[str]:
+    """Clusters with one Kafka that do not know of each other: where they do, one says so itself."""
+    by_kafka: dict[str, dict[str, str]] = {}
+    settled: set[str] = set()
+    for _, status in looks:
+        if isinstance(status, KdirError) or not status.kafka.pinned_cluster_id:
+            continue
+        kafka, cluster = status.kafka, status.authority.cluster
+        by_kafka.setdefault(kafka.pinned_cluster_id, {})[cluster.cluster_id] = cluster.mount
+        if kafka.unmanaged:
+            settled.add(kafka.pinned_cluster_id)
+    for kafka_id, clusters in by_kafka.items():
+        if len(clusters) > 1 and kafka_id not in settled:
+            yield (
+                f"{' and '.join(sorted(clusters.values()))} have one Kafka, {kafka_id}, and do not "
+                f"know of each other: give each a Kafka of its own"
+            )
+
+
+def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
+    """What kdir does not push to Kafka before somebody has looked."""
+    kafka, mount = status.kafka, status.authority.cluster.mount
+    if kafka.replaced_count:
+        yield (
+            f"{where}: {units.plural(kafka.replaced_count, 'topic')} replaced in Kafka by others "
+            f"of the same name: kdir effective --diff {mount} names them; kdir adopt PATH --topic "
+            f"NAME takes one as it is, kdir rm PATH leaves it alone"
+        )
+    if kafka.waiting_count:
+        yield (
+            f"{where}: {units.plural(kafka.waiting_count, 'topic')} with changes that may delete "
+            f"data wait for a plan that names them: kdir arm {mount} --aspect configs"
+        )
+    acls = {
+        "waiting for an operator or for room": kafka.acl_waiting_count,
+        "refused by Kafka": kafka.acl_refused_count,
+    }
+    for state, count in acls.items():
+        if count:
+            what = units.plural(count, "topic, group or id", "topics, groups or ids")
+            yield (
+                f"{where}: ACLs of {what} {state}: kdir effective --diff {mount}; "
+                f"kdir arm {mount} --aspect acls"
+            )
+    if kafka.acl_lost_count:
+        yield (
+            f"{where}: {units.plural(kafka.acl_lost_count, 'ACL')} of kdir's removed by somebody "
+            f"else: kdir effective --diff {mount}; kdir arm {mount} --aspect acls"
+        )
+    if kafka.contested_count:
+        yield (
+            f"{where}: {units.plural(kafka.contested_count, 'topic')} with values that somebody "
+            f"else keeps putting back: kdir arm {mount} --aspect configs"
+        )
+
+
+def _set_aside(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
+    """The values of the store that could not be read, all that is told of them being said once."""
+    count = status.quarantined_count or len(status.quarantined)  # an older server does not count
+    if not count:
+        return
+    values = "1 value" if count == 1 else f"{count:,} values"
+    yield f"{where}: {values} in its store cannot be read and were set aside; kdir verify names all"
+    for key in status.quarantined[:_NAMED]:
+        yield f"  {key}"
+
+
+def _record(server: _Server, status: admin_pb2.GetStatusResponse | KdirError) -> dict[str, Any]:
+    record: dict[str, Any] = {"endpoint": server.endpoint}
+    if isinstance(status, KdirError):
+        named = {"mount": server.mount, "cluster": server.cluster, "cluster_id": server.cluster_id}
+        record |= {key: value for key, value in named.items() if value}
+        record["error"] = {"reason": status.reason, "message": status.message}
+        return record
+    return record | plain(status)
+
+
+def _set_up(session: Session) -> None:
+    """Where the servers come from, and which extras are installed."""
+    from importlib.util import find_spec
+
+    from resolver.user_config import config_file
+
+    context = session.context()
+    source = f"context {context.name}" if context else "no context"
+    session.out.note(f"servers: {','.join(session.servers())} ({source}; {config_file()})", "faint")
+    extras = {
+        "kafka": ("confluent_kafka",),
+        "index": ("pyspark", "pyarrow", "deltalake", "duckdb"),
+    }
+    told = [
+        f"kdir[{name}] {'installed' if all(find_spec(one) for one in needs) else 'not installed'}"
+        for name, needs in extras.items()
+    ]
+    session.out.note(f"extras:  {', '.join(told)}", "faint")
+
+
+def _who(session: Session, looks: Sequence[_Look]) -> None:
+    """Whom the servers take the user for; nothing where none tells anybody from anybody."""
+    login = session.login().shown
+    seen: dict[str, list[str]] = {}
+    for server, status in looks:
+        if not isinstance(status, KdirError) and status.principal:
+            seen.setdefault(status.principal, []).append(server.endpoint)
+    shown = [
+        who if len(seen) == 1 else f"{who} ({', '.join(dict.fromkeys(at))})"
+        for who, at in seen.items()
+    ]
+    if login or shown:
+        by = f" by {login}" if login else ""
+        session.out.note(f"you are: {', '.join(shown) or 'not said'}{by}", "faint")
+
+
+VERBS: Final = (
+    Verb(
+        name="doctor",
+        summary="which servers can be reached, and how they are",
+        run=_doctor,
+        timeout_seconds=3.0,
+        details=(
+            "Asks the servers of the context, and every server of every mount that they know of.\n"
+            "What is not well is said on stderr, and the exit code is 3."
+        ),
+        options=(Option(("--local",), "only the servers of the context"),),
+        formats=("table", "json", "yaml"),
+        examples=(("kdir doctor", "look at all"), ("kdir doctor --local --at la-1:7420", "at one")),
+    ),
+)

@@ -1,0 +1,289 @@
+"""Verbs of the index of all clusters: ``find`` searches it, ``index`` builds it and sums it up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli import units
+from resolver.cli.output import Column, Styled, Table
+from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
+
+if TYPE_CHECKING:
+    from resolver.cli.session import Session
+    from resolver.index.row_schema import ClusterState
+    from resolver.index.search import FoundTopic
+    from resolver.index.table_merge import ClusterLine
+
+__all__ = ["VERBS", "table_location"]
+
+
+def table_location(arguments: Arguments, environ: Mapping[str, str]) -> str:
+    """The index to use: ``--table``, else ``KDIR_INDEX``, else one in the user's data folder."""
+    given = arguments.one("table") or environ.get("KDIR_INDEX", "")
+    if given:
+        return given
+    base = environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):  # the XDG specification: a relative one is to be ignored
+        base = os.path.join(os.path.expanduser("~"), ".local", "share")
+    return os.path.join(base, "kdir", "index")
+
+
+# -- find ----------------------------------------------------------------------------------------
+
+
+def _find(session: Session, arguments: Arguments) -> int:
+    from resolver.index.search import find
+
+    found = find(
+        table_location(arguments, session.environ),
+        arguments.one("PATTERN"),
+        cluster=arguments.one("cluster") or None,
+        as_of=arguments.one("as-of") or None,
+        limit=arguments.whole("limit") or None,
+    )
+    out = session.out
+    if out.structured:
+        for row in found.rows:
+            out.record(_plain(row.as_dict()))
+    elif out.format == "name":
+        out.lines(row.path for row in found.rows)
+    else:
+        Table(out, _COLUMNS).rows([_row(row, human=out.human) for row in found.rows])
+    if found.total > len(found.rows):
+        out.note(f"{units.count(found.total - len(found.rows))} more; --limit shows more of them")
+    for state in found.stale:
+        out.note(f"{state.mount} ({state.cluster}): {_staleness(state)}", "warn")
+    return 0 if found.rows else 1
+
+
+_COLUMNS: Final = (
+    Column("PATH"),
+    Column("PARTS", right=True),
+    Column("OWNER"),
+    Column("STATE"),
+    Column("LOCATION"),
+    Column("AS OF"),
+)
+
+
+def _row(row: FoundTopic, *, human: bool) -> list[str | Styled]:
+    state: str | Styled = row.provision
+    if row.provision != "active":
+        state = Styled(row.provision, "warn")
+    elif row.drift_count:
+        state = Styled(f"drift: {row.drift_count}", "warn")
+    return [
+        row.path,
+        (units.count(row.partitions) if human else str(row.partitions)) if row.partitions else "-",
+        row.owner or "-",
+        state,
+        f"{row.state.cluster}:{row.physical_name}",
+        _as_of(row.state, human=human),
+    ]
+
+
+def _as_of(state: ClusterState, *, human: bool) -> str | Styled:
+    if state.as_of is None:
+        return "-"
+    if not human:
+        return state.as_of.isoformat()
+    shown = f"{_age(state)} ago"
+    return Styled(f"{shown}, stale", "warn") if state.stale else shown
+
+
+def _age(state: ClusterState) -> str:
+    from datetime import UTC, datetime
+
+    if state.as_of is None:
+        return "never"
+    return units.age((datetime.now(UTC) - state.as_of).total_seconds())
+
+
+def _staleness(state: ClusterState) -> str:
+    why = f": {state.stale_reason}" if state.stale_reason else ""
+    if state.as_of is None:
+        return f"was never read{why}"
+    return f"its rows are of {state.as_of:%Y-%m-%d %H:%M:%S} UTC, marked stale{why}"
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON values: times as RFC 3339; ids as text, as everywhere in kdir's json."""
+    return {
+        key: str(value) if key == "entry_id" else value.isoformat() if hasattr(value, "isoformat")
+        else value
+        for key, value in values.items()
+    }  # fmt: skip
+
+
+# -- index ---------------------------------------------------------------------------------------
+
+
+def _index(session: Session, arguments: Arguments) -> int:
+    table = table_location(arguments, session.environ)
+    match arguments.one("ACTION"):
+        case "build":
+            return _build(session, arguments, table)
+        case _:
+            return _report(session, arguments, table)
+
+
+def _build(session: Session, arguments: Arguments, table: str) -> int:
+    from resolver.index.job import build
+    from resolver.index.spark_session import SparkSettings
+
+    conf: dict[str, str] = {}
+    for text in arguments.many("conf"):
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--conf {text!r}: KEY=VALUE was expected", verb="index")
+        conf[key] = value
+    settings = SparkSettings(arguments.one("master", "local[*]"), conf)
+    servers = session.servers()
+    # Spark's own processes begin with the environment of this one.
+    os.environ.update(session.login().variables)
+    if (allow := session.allowed()) is not None:
+        os.environ["KDIR_ALLOW"] = ",".join(allow)
+    report = build(servers, table, spark=settings, full=arguments.flag("full"))
+    out = session.out
+    if out.structured:
+        for line in report.lines:
+            out.record(_line_record(line))
+    else:
+        columns = [Column("MOUNT"), Column("CLUSTER"), Column("TOPICS", right=True),
+                   Column("OUTCOME"), Column("WHY")]  # fmt: skip
+        Table(out, columns).rows([_line_row(line, human=out.human) for line in report.lines])
+    out.note(
+        f"{units.plural(report.rows, 'topic')} in {table}, version {report.version}, "
+        f"after {report.seconds:.1f}s"
+    )
+    for line in report.unread:
+        session.missing(f"not read: {line.mount} ({line.cluster}): {line.reason}")
+    return 0
+
+
+def _line_row(line: ClusterLine, *, human: bool) -> list[str | Styled]:
+    outcome = line.outcome.value
+    bad = line.reason and outcome not in {"read", "unchanged"}
+    return [
+        line.mount,
+        line.cluster,
+        units.count(line.rows) if human else str(line.rows),
+        Styled(outcome, "warn") if bad else outcome,
+        line.reason or "",
+    ]
+
+
+def _line_record(line: ClusterLine) -> dict[str, Any]:
+    return {
+        "mount": line.mount,
+        "cluster": line.cluster,
+        "cluster_id": line.cluster_id,
+        "rows": line.rows,
+        "outcome": line.outcome.value,
+        "reason": line.reason,
+    }
+
+
+def _report(session: Session, arguments: Arguments, table: str) -> int:
+    from dataclasses import asdict
+
+    from resolver.index.report import report
+
+    found = report(table, as_of=arguments.one("as-of") or None)
+    out = session.out
+    if out.structured:
+        for counts in found.clusters:
+            values = {key: value for key, value in asdict(counts).items() if key != "state"}
+            state = counts.state
+            named = {"mount": state.mount, "cluster": state.cluster, "cluster_id": state.cluster_id}
+            out.record({**named, **values, "stale": state.stale})
+        return 0
+    columns = [
+        Column("MOUNT"), Column("CLUSTER"), Column("TOPICS", right=True),
+        Column("PARTITIONS", right=True), Column("NO OWNER", right=True),
+        Column("DRIFT", right=True), Column("UNSETTLED", right=True), Column("AS OF"),
+    ]  # fmt: skip
+    number = units.count if out.human else str
+    rows = [
+        [
+            counts.state.mount,
+            counts.state.cluster,
+            *map(number, (counts.topics, counts.partitions, counts.ownerless)),
+            *map(number, (counts.drifting, counts.unsettled)),
+            _as_of(counts.state, human=out.human),
+        ]
+        for counts in found.clusters
+    ]
+    Table(out, columns).rows(rows)
+    for shared in found.shared_names:
+        out.note(
+            f"{shared.physical_name} stands at {shared.count} paths: {', '.join(shared.paths)}"
+        )
+    for shadowed in found.shadowed:
+        out.note(f"{shadowed.path} is hidden by the mount of {shadowed.mounted_cluster_id}", "warn")
+    return 0
+
+
+_TABLE: Final = Option(
+    ("--table",),
+    "the index: a folder or URL (default: KDIR_INDEX, else ~/.local/share/kdir/index)",
+    "DIR",
+    completes="file",
+)
+_AS_OF: Final = Option(("--as-of",), "as the world looked then: a date or a time", "WHEN")
+
+VERBS: Final = (
+    Verb(
+        name="find",
+        summary="search all topics of all clusters, in the index",
+        run=_find,
+        details=(
+            "A PATTERN with *, ? or [ is a glob: over whole paths with a / in front, else over\n"
+            "their ends. Any other is text within the path or the name in Kafka. Needs the index\n"
+            "(kdir index build) and kdir[index], but neither Spark nor Java nor any server."
+        ),
+        arguments=(Argument("PATTERN", "text or glob"),),
+        options=(
+            Option(("--cluster",), "only in this one: name or id", "CLUSTER"),
+            _AS_OF,
+            Option(("--limit",), "at most so many", "N"),
+            _TABLE,
+        ),
+        formats=FORMATS,
+        examples=(
+            ("kdir find click", "every topic with click in its path or name"),
+            ("kdir find '/la/**/click*'", "a glob over paths"),
+            ("kdir find --as-of 2026-11-01 click", "as it was at the end of that day"),
+        ),
+    ),
+    Verb(
+        name="index",
+        summary="build the index of all clusters, or sum it up",
+        run=_index,
+        timeout_seconds=10.0,
+        details=(
+            "build reads every cluster that has changed, with Spark, and makes all of it seen at\n"
+            "once; a cluster that does not answer keeps its rows, marked stale, and the exit code\n"
+            "is 3. The table is a Delta table. report counts topics, owners and drift by cluster."
+        ),
+        arguments=(Argument("ACTION", "build or report", choices=("build", "report")),),
+        options=(
+            _TABLE,
+            Option(("--master",), "of Spark (default: local[*])", "URL"),
+            Option(("--conf",), "a setting of Spark; repeatable", "KEY=VALUE", repeated=True),
+            Option(("--full",), "read again what has not changed, too"),
+            _AS_OF,
+        ),
+        formats=("table", "json", "yaml"),
+        examples=(
+            ("kdir index build", "bring it up to date"),
+            (
+                "kdir index build --table s3://bucket/kdir --master spark://host:7077",
+                "on a cluster",
+            ),
+            ("kdir index report", "what it holds"),
+        ),
+    ),
+)

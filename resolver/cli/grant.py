@@ -1,0 +1,285 @@
+"""Verbs about who may do what: ``grant``, ``revoke``, ``grants``, ``check``; the owner decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.access_requests import grants_of, principal_of, words_of
+from resolver.cli import units
+from resolver.cli.output import Column, Table, plain
+from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.plan_output import show_change
+from resolver.cli.session import place
+from resolver.cli.writing import PLAN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kdir.v1 import access_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS"]
+
+_EXIT_DENIED: Final = 4
+_KINDS: Final = ("topic", "group", "transactional-id", "cluster")
+
+
+def _grant(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import access_pb2
+
+    answer = _put(session, arguments, "AddGrants", access_pb2.AddGrantsRequest())
+    _changed(session, arguments, answer, answer.added, "granted")
+    return 0
+
+
+def _revoke(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import access_pb2
+
+    answer = _put(session, arguments, "RemoveGrants", access_pb2.RemoveGrantsRequest())
+    _changed(session, arguments, answer, answer.removed, "taken away")
+    if not answer.removed and not session.out.structured:
+        who = principal_of(arguments.one("PRINCIPAL"))
+        for one in answer.grants:
+            if one.principal == who:
+                session.out.note(f"what {who} has there: {words_of(one)}")
+    return 0
+
+
+def _put(session: Session, arguments: Arguments, method: str, request: Any) -> Any:
+    """Fill the request in and ask the owner."""
+    where = place(arguments.one("PATH"))
+    request.path, request.kind = str(where.path), where.kind
+    request.grants.extend(_wished(arguments))
+    request.validate_only = arguments.flag("plan")
+    return session.resolver.call(where.path, f"AccessService.{method}", request)
+
+
+def _wished(arguments: Arguments) -> list[access_pb2.Grant]:
+    resource, name = _resource(arguments)
+    return grants_of(
+        arguments.one("PRINCIPAL"),
+        [word for word in arguments.one("OPERATIONS").split(",") if word],
+        deny=arguments.flag("deny"),
+        host=_host(arguments),
+        resource=resource,
+        name=name,
+    )
+
+
+def _host(arguments: Arguments) -> str:
+    """The address asked for; empty = every host, where none was named."""
+    host = arguments.one("host")
+    if arguments.flag("host") and not host.strip():
+        # Such as "$HOST" of a script where it is not set: every host must be asked for.
+        raise UsageError("--host '': an address was expected, or '*' for every host")
+    return host
+
+
+def _resource(arguments: Arguments) -> tuple[str, str]:
+    given = [kind for kind in _KINDS[1:] if arguments.flag(kind)]
+    if len(given) > 1:
+        both = " and ".join(f"--{kind}" for kind in given)
+        raise UsageError(f"{both}: one of them", verb=arguments.verb.name)
+    if not given:
+        return "topic", ""
+    return given[0], arguments.one(given[0])
+
+
+def _changed(
+    session: Session,
+    arguments: Arguments,
+    answer: Any,
+    changed: Sequence[access_pb2.Grant],
+    what: str,
+) -> None:
+    out, planned = session.out, arguments.flag("plan")
+    if out.structured:
+        out.record(plain(answer))
+    else:
+        out.lines(words_of(one) for one in changed)
+        said = f"{f'would be {what}' if planned else what} at {place(arguments.one('PATH'))}"
+        topics = units.plural(answer.topic_count, "topic")
+        grants = units.plural(len(changed), "grant")
+        about = f"{said}: {grants}, for {topics} there and below"
+        out.note(about if changed else "nothing to do: it is so already")
+    if planned:
+        show_change(out, answer.plan, recorded=True)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _grants(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import access_pb2
+
+    where = place(arguments.one("PATH"))
+    request = access_pb2.ListGrantsRequest(path=str(where.path), kind=where.kind)
+    answer: access_pb2.ListGrantsResponse = session.resolver.call(
+        where.path, "AccessService.ListGrants", request
+    )
+    out = session.out
+    if out.structured:
+        for one in answer.grants:
+            out.record(plain(one))
+        return 0
+    if not answer.grants:
+        out.note(f"none on {where} itself; what counts there: kdir check … --explain")
+    Table(out, _COLUMNS).rows(
+        [
+            [
+                one.principal,
+                access_pb2.Permission.Name(one.permission).removeprefix("PERMISSION_"),
+                access_pb2.Operation.Name(one.operation).removeprefix("OPERATION_"),
+                access_pb2.ResourceKind.Name(one.resource_kind).removeprefix("RESOURCE_KIND_"),
+                one.resource_name or "-",
+                one.host,
+            ]
+            for one in answer.grants
+        ]
+    )
+    return 0
+
+
+def _check(session: Session, arguments: Arguments) -> int:
+    if arguments.flag("any"):
+        return _check_any(session, arguments)
+    if not arguments.one("PATH"):
+        raise UsageError("PATH is missing: what it is to be done on, or --any KIND", verb="check")
+    where = place(arguments.one("PATH"))
+    resource, name = _resource(arguments)
+    found = session.resolver.check(
+        where.path,
+        arguments.one("PRINCIPAL"),
+        arguments.one("OPERATION"),
+        host=_host(arguments),
+        resource=resource,
+        name=name,
+        prefer=where.prefer,
+        explain=arguments.flag("explain"),
+    )
+    out = session.out
+    if out.structured:
+        # Said also where it is false, which proto JSON leaves out: scripts decide by it.
+        out.record({"allowed": found.allowed, **plain(found.response)})
+    else:
+        out.line(found.message)
+        for level in found.response.levels:
+            closed = " (closed)" if level.closed else ""
+            inherited = " (inherited)" if level.inherited else ""
+            out.line(f"  {level.path}{closed}{inherited}")
+            for seen in level.grants:
+                out.line(f"    {words_of(seen.grant)}: {seen.message}")
+    return 0 if found.allowed else _EXIT_DENIED
+
+
+def _check_any(session: Session, arguments: Arguments) -> int:
+    kind, path = arguments.one("any"), arguments.one("PATH")
+    allowed = session.resolver.authorize_any(
+        arguments.one("PRINCIPAL"),
+        arguments.one("OPERATION"),
+        kind,
+        host=_host(arguments),
+        path=place(path).path if path else "",
+    )
+    out = session.out
+    if out.structured:
+        out.record({"allowed": allowed})
+    else:
+        out.line("allowed" if allowed else "denied")
+        at = f"the cluster of {place(path).path}" if path else "the cluster of the first server"
+        out.note(f"on any {kind} of the whole of {at}, not only at or below a path", "faint")
+    return 0 if allowed else _EXIT_DENIED
+
+
+_COLUMNS: Final = (
+    Column("PRINCIPAL"),
+    Column("PERMISSION"),
+    Column("OPERATION"),
+    Column("KIND"),
+    Column("NAME"),
+    Column("HOST"),
+)
+_WHO: Final = Argument(
+    "PRINCIPAL", "such as alice (User:alice), User:CN=app-1, or '*' for everybody"
+)
+_PATH: Final = Argument("PATH", "of the entry; all below it is meant, too", completes="path")
+_OPERATIONS: Final = Argument(
+    "OPERATIONS", "such as read or read,describe-configs; all is all", completes="operations"
+)
+_ABOUT: Final = (
+    Option(("--host",), "only from this address (default: from every host)", "ADDRESS"),
+    Option(("--group",), "about consumer groups: a name, '*', or 'beginning*'", "NAME"),
+    Option(("--transactional-id",), "about transactional ids, in the same way", "NAME"),
+    Option(("--cluster",), "about the clusters at and below PATH as such"),
+)
+_DENY: Final = Option(("--deny",), "a deny: it beats every allow, above and below")
+
+VERBS: Final = (
+    Verb(
+        name="grant",
+        summary="let a principal do something on an entry and all below it, or forbid it",
+        run=_grant,
+        writes=True,
+        details=(
+            "Operations are Kafka's; read, write, delete and alter imply describe. A deny on any\n"
+            "level of the path beats every allow. Grants hold across mounts. Whether what no\n"
+            "grant speaks of is allowed is the servers' setting (access = open or enforce)."
+        ),
+        arguments=(_WHO, _OPERATIONS, _PATH),
+        options=(_DENY, *_ABOUT, PLAN),
+        formats=("table", "json", "yaml"),
+        examples=(
+            ("kdir grant alice read /la/tracking/search", "consume there and below"),
+            ("kdir grant alice read /la/tracking/search --group 'search-*'", "with such groups"),
+            ("kdir grant bob all /la/tracking/secret --deny", "never, whatever is allowed above"),
+            ("kdir grant '*' read /la/tracking --plan", "say who would gain what, and where"),
+        ),
+    ),
+    Verb(
+        name="revoke",
+        summary="take grants away again, each as it was given",
+        run=_revoke,
+        writes=True,
+        arguments=(_WHO, _OPERATIONS, _PATH),
+        options=(_DENY, *_ABOUT, PLAN),
+        formats=("table", "json", "yaml"),
+        examples=(
+            ("kdir revoke alice read /la/tracking/search", "what kdir grant said"),
+            ("kdir revoke bob all /la/tracking/secret --deny", "no longer forbidden"),
+        ),
+    ),
+    Verb(
+        name="grants",
+        summary="the grants set on an entry itself",
+        run=_grants,
+        arguments=(Argument("PATH", "of the entry", completes="path"),),
+        formats=("table", "json", "yaml"),
+        examples=(("kdir grants /la/tracking/search", "who was given what there"),),
+    ),
+    Verb(
+        name="check",
+        summary="whether a principal may do something, and which grant decides",
+        run=_check,
+        details=(
+            "Ends with exit code 4 where it is denied. The path need not exist. With --any it\n"
+            "says whether there is any resource of a kind on which it is allowed (KIP-679), in\n"
+            "the whole cluster of PATH (not only below it), or of the first server."
+        ),
+        arguments=(
+            _WHO,
+            Argument("OPERATION", "such as read", completes="operations"),
+            Argument("PATH", "of the entry", least=0, completes="path"),
+        ),
+        options=(
+            *_ABOUT,
+            Option(("--explain",), "show each level of the path that could have had a say"),
+            Option(("--any",), "on any resource of this kind", "KIND", choices=_KINDS),
+        ),
+        formats=("table", "json", "yaml"),
+        examples=(
+            ("kdir check alice read /la/tracking/search/clicks --explain", "why, level by level"),
+            ("kdir check alice write --any topic", "is there anything at all"),
+        ),
+    ),
+)

@@ -1,0 +1,205 @@
+"""Verbs about mounts, where one cluster hangs below another: ``mounts``, ``mount``, ``umount``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli import units
+from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.plan_output import show_change
+from resolver.cli.session import place
+from resolver.cli.writing import ENTRY_FORMATS, PLAN, YES, show_entry
+
+if TYPE_CHECKING:
+    from kdir.v1 import federation_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS"]
+
+
+def _mounts(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import federation_pb2
+
+    request = federation_pb2.ListMountsRequest()
+    name = "FederationService.ListMounts"
+    path = arguments.one("PATH")
+    answer = (
+        session.resolver.call(place(path).path, name, request)
+        if path
+        else session.ask_any(name, request)
+    )
+    out = session.out
+    if out.structured:
+        for row in answer.rows:
+            out.record({**plain(row), "state": "linked" if row.linked else "away"})
+        for child in answer.waiting:
+            out.record({**plain(child), "state": "waiting"})
+    elif out.format == "name":
+        out.lines(row.mount for row in answer.rows)
+    else:
+        rows = [_row(row, human=out.human) for row in answer.rows]
+        Table(out, _COLUMNS).rows(rows + [_waiting(one, human=out.human) for one in answer.waiting])
+    for child in answer.waiting:
+        out.note(f"{child.cluster or child.cluster_id} waits: {child.message}", "warn")
+    return 0
+
+
+_COLUMNS: Final = (
+    Column("MOUNT"),
+    Column("CLUSTER"),
+    Column("ID"),
+    Column("STATE"),
+    Column("TOPICS", right=True),
+    Column("WORD", right=True),
+    Column("SERVERS"),
+)
+
+
+def _row(row: federation_pb2.MountRow, *, human: bool) -> Sequence[str | Styled]:
+    return (
+        row.mount,
+        row.cluster or "-",
+        row.cluster_id,
+        "linked" if row.linked else Styled("away", "bad"),
+        units.count(row.topic_count) if human else str(row.topic_count),
+        units.age(row.age_seconds) if human else f"{row.age_seconds:.3f}",
+        ",".join(row.endpoints) or "-",
+    )
+
+
+def _waiting(child: federation_pb2.WaitingChild, *, human: bool) -> Sequence[str | Styled]:
+    return (
+        child.mount or "-",
+        child.cluster or "-",
+        child.cluster_id,
+        Styled("waiting", "warn"),
+        "-",
+        units.age(child.age_seconds) if human else f"{child.age_seconds:.3f}",
+        ",".join(child.endpoints) or "-",
+    )
+
+
+def _mount(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import directory_pb2, entry_pb2
+
+    child = arguments.one("child")
+    if not child:
+        raise UsageError(
+            "--child is missing: the child's cluster id, or the name of one that waits",
+            verb="mount",
+        )
+    where = place(arguments.one("PATH"))
+    endpoints = [part for part in arguments.one("endpoints").split(",") if part]
+    request = directory_pb2.CreateEntryRequest(
+        path=str(where.path),
+        entry=entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=child, endpoints=endpoints)),
+        validate_only=arguments.flag("plan"),
+    )
+    # The mount is an entry of the cluster that owns the directory above it.
+    answer = session.resolver.call(
+        where.path, "DirectoryService.CreateEntry", request, at_parent=True
+    )
+    made: Any = answer.entry.mount
+    cluster = f"{made.cluster} ({made.cluster_id})" if made.cluster else made.cluster_id
+    if arguments.flag("plan"):
+        show_entry(session, answer.entry, f"would mount {cluster} at {where.path}")
+        return 0
+    show_entry(
+        session,
+        answer.entry,
+        f"mounted {cluster} at {where.path}; once its server links, kdir mounts says so",
+    )
+    return 0
+
+
+def _umount(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import directory_pb2, entry_pb2
+
+    where = place(arguments.one("PATH"))
+    request = directory_pb2.DeleteEntryRequest(
+        path=str(where.path),
+        kind=entry_pb2.ENTRY_KIND_MOUNT,
+        etag=arguments.one("etag"),
+        validate_only=arguments.flag("plan"),
+    )
+    if (
+        not arguments.flag("plan")
+        and session.interactive
+        and not arguments.flag("yes")
+        and not session.confirm(
+            f"unmount {where.path}? No path below it will lead anywhere; its cluster keeps all"
+        )
+    ):
+        session.out.note(f"kept {where.path}")
+        return 0
+    answer = session.resolver.call(
+        where.path, "DirectoryService.DeleteEntry", request, at_parent=True
+    )
+    if session.out.structured:
+        session.out.record(answer)
+    elif session.out.format == "name":
+        session.out.line(str(where.path))
+    else:
+        did = "would unmount" if arguments.flag("plan") else "unmounted"
+        session.out.note(f"{did} {where.path}; the cluster and its topics stay as they are")
+    if arguments.flag("plan"):
+        show_change(session.out, answer.plan, recorded=True)
+    return 0
+
+
+VERBS: Final = (
+    Verb(
+        name="mounts",
+        summary="every mount that is known, and the clusters that wait for one",
+        run=_mounts,
+        details=(
+            "WORD is how old the owner's word is. Clusters that wait are known only to the parent\n"
+            "they ask: name a PATH of its cluster to ask that one."
+        ),
+        arguments=(Argument("PATH", "ask the owner of this path", least=0, completes="path"),),
+        formats=FORMATS,
+        examples=(
+            ("kdir mounts", "as the asked server knows them"),
+            ("kdir mounts /la", "as the cluster of /la does; also who waits there"),
+        ),
+    ),
+    Verb(
+        name="mount",
+        summary="attach a child cluster's tree at a path",
+        run=_mount,
+        writes=True,
+        details=(
+            "The path's directory above must exist, the path itself must not. The child's own\n"
+            "server says the same mount in its config, and links to this parent by itself."
+        ),
+        arguments=(Argument("PATH", "where to attach it", completes="path"),),
+        options=(
+            Option(("--child",), "its cluster id, or the name of one that waits", "ID|NAME"),
+            Option(("--endpoints",), "where its servers listen, until it links", "HOST:PORT,…"),
+            PLAN,
+        ),
+        formats=ENTRY_FORMATS,
+        examples=(
+            ("kdir mount /la/tracking --child kc-mku3oevb2q", "by id"),
+            ("kdir mount /la/tracking --child la-tracking", "one that waits, by name"),
+        ),
+    ),
+    Verb(
+        name="umount",
+        summary="detach a child cluster's tree",
+        run=_umount,
+        writes=True,
+        details="The child keeps its tree, its topics and its data; it stops serving the paths.",
+        arguments=(Argument("PATH", "the mount", completes="path"),),
+        options=(
+            YES,
+            Option(("--etag",), "only if it is still as stat -o json showed it", "ETAG"),
+            PLAN,
+        ),
+        formats=ENTRY_FORMATS,
+        examples=(("kdir umount /la/tracking", "on a terminal it asks first"),),
+    ),
+)

@@ -1,0 +1,154 @@
+"""What ``--plan`` shows: who gains and who loses, which values become others, what Kafka is asked.
+
+The rows are data, on stdout; how much the change is about, and what was left out, is said on
+stderr. Elsewhere than on a terminal each row begins with what it is about: ``access``, ``policy``,
+``kafka``, ``quota`` or ``retired``. Refuses to ask anybody anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from resolver.cli import units
+from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.policy_arguments import key_of
+
+if TYPE_CHECKING:
+    from kdir.v1 import access_pb2, policies_pb2
+
+    from resolver.cli.output import Output
+
+__all__ = ["show_change"]
+
+_EVERYBODY: Final = "User:*"
+_SECTIONS: Final = {
+    "access": ("PRINCIPAL", "HOST", "GAINS", "LOSES", "ABOUT", "AT AND BELOW"),
+    "policy": ("POLICY", "FROM", "TO", "TOPICS", "CLUSTERS", "DATA"),
+    "kafka": ("KAFKA", "SETTING", "FROM", "TO", "CALL"),
+    "quota": ("QUOTA AT", "FIELD", "ALLOWS", "WOULD HAVE"),
+    "retired": ("NAME RETIRED FOR A DAY",),
+}
+_RIGHT: Final = frozenset({"TOPICS", "CLUSTERS", "ALLOWS", "WOULD HAVE"})
+
+
+def show_change(out: Output, plan: access_pb2.ChangePlan, *, recorded: bool = False) -> None:
+    """In the format that was asked for; ``recorded``: an object that holds it was printed already.
+    Where names were asked for, there is nothing more to print.
+    """
+    if out.structured and not recorded:
+        out.record({"plan": plain(plan)})
+    elif out.format == "table" and plan.ByteSize():
+        _show(out, plan)
+    elif out.format == "table":
+        out.note("nothing was changed")  # by a server that says no more
+
+
+def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
+    human = out.human
+    _section(out, "access", (_access(one, human=human) for one in plan.access))
+    _section(out, "policy", (_policy(one, human=human) for one in plan.policies))
+    _section(out, "kafka", (_kafka(one) for one in plan.kafka_calls))
+    _section(
+        out,
+        "quota",
+        ([one.path, one.field, str(one.limit), str(one.used)] for one in plan.quotas),
+    )
+    _section(out, "retired", ([name] for name in plan.retired_names))
+    left_out = (
+        (plan.access_omitted, "more row about access", "more rows about access"),
+        (plan.kafka_calls_omitted, "more call to Kafka", "more calls to Kafka"),
+        (plan.retired_names_omitted, "more retired name", "more retired names"),
+    )
+    for number, one, many in left_out:
+        if number:
+            least = "at least " if plan.at_least else ""
+            out.note(f"… and {least}{units.plural(number, one, many)}")
+    out.note(f"nothing was changed; it would be about {_entries(plan)}")
+    if plan.locks_out:
+        out.note("you could not open it again yourself: it is refused without --yes", "warn")
+    if plan.at_least:
+        out.note("the time was over before all was looked at: there is more of it", "warn")
+
+
+def _section(out: Output, name: str, rows: Iterable[Sequence[str | Styled]]) -> None:
+    found = list(rows)
+    if not found:
+        return
+    if not out.human:
+        found = [[name, *row] for row in found]
+    columns = [Column(head, right=head in _RIGHT) for head in _SECTIONS[name]]
+    Table(out, columns if out.human else [Column("ABOUT"), *columns]).rows(found)
+
+
+def _entries(plan: access_pb2.ChangePlan) -> str:
+    """``3 directories, 412 topics (412 deleted in Kafka, with their data)``."""
+    entries = plan.entries
+    parts = [
+        units.plural(number, one, many)
+        for number, one, many in (
+            (entries.directories, "directory", "directories"),
+            (entries.topics, "topic", ""),
+            (entries.links, "link", ""),
+            (entries.mounts, "mount", ""),
+        )
+        if number
+    ]
+    if entries.entries_with_grants:
+        granted = units.plural(entries.entries_with_grants, "entry", "entries")
+        parts.append(f"{granted} with grants of their own")
+    if entries.kafka_deleted:
+        parts.append(f"{units.plural(entries.kafka_deleted, 'topic')} deleted in Kafka with data")
+    if entries.kafka_detached:
+        parts.append(f"{units.plural(entries.kafka_detached, 'topic')} left in Kafka")
+    if entries.kafka_missing:
+        parts.append(f"{units.plural(entries.kafka_missing, 'topic')} not in Kafka any more")
+    if entries.kafka_replaced:
+        parts.append(f"{units.plural(entries.kafka_replaced, 'topic')} replaced in Kafka and left")
+    least = "at least " if plan.at_least else ""
+    return least + (", ".join(parts) or "nothing")
+
+
+def _access(one: access_pb2.AccessChange, *, human: bool) -> list[str | Styled]:
+    from kdir.v1 import access_pb2, entry_pb2
+
+    def words(operations: Iterable[access_pb2.Operation], style: str) -> str | Styled:
+        names = [access_pb2.Operation.Name(each) for each in operations]
+        text = ",".join(name.removeprefix("OPERATION_") for name in names)
+        return Styled(text, style) if text else "-"
+
+    kind = access_pb2.ResourceKind.Name(one.resource_kind).removeprefix("RESOURCE_KIND_")
+    everybody = human and one.principal == _EVERYBODY
+    of_topic = one.kind == entry_pb2.ENTRY_KIND_TOPIC
+    slash = "" if of_topic or one.path == "/" else "/"
+    unchanged = human and not (one.gained or one.lost)
+    return [
+        "everybody else" if everybody else one.principal,
+        one.host or "*",
+        "no change" if unchanged else words(one.gained, "warn"),
+        words(one.lost, "bad"),
+        f"{kind} {one.resource_name}".rstrip(),
+        f"{one.path}{slash}",
+    ]
+
+
+def _policy(one: access_pb2.PolicyChange, *, human: bool) -> list[str | Styled]:
+    key = key_of(one.field)
+    shown = units.retention if human and key.endswith(".ms") else str
+    data: str | Styled = Styled("Kafka may delete some", "bad") if one.deletes_data else "-"
+    return [
+        key,
+        (shown(one.before) or '""') if one.HasField("before") else "-",
+        (shown(one.after) or '""') if one.HasField("after") else "-",
+        units.count(one.topic_count) if human else str(one.topic_count),
+        str(one.cluster_count),
+        data,
+    ]
+
+
+def _kafka(one: policies_pb2.KafkaCall) -> list[str | Styled]:
+    if one.HasField("acl"):
+        return [one.resource, one.key, "-", "-", one.operation]
+    before = one.before if one.HasField("before") else "(default)"
+    after = one.after if one.HasField("after") else "(default)"
+    return [one.resource, one.key, before, after, one.operation]

@@ -1,0 +1,315 @@
+"""Verbs that move messages by path: ``produce`` and ``consume``; thin, for looks and for scripts.
+
+They resolve, and hand the rest to confluent-kafka. Whoever wants more takes a Kafka client and
+``kdir resolve -o kcat``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli import units
+from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.session import place
+from resolver.errors import InvalidArgument, KafkaUnavailable
+from resolver.properties_file import read_settings
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+    from resolver.cli.session import Session
+    from resolver.location import TopicLocation
+
+__all__ = ["VERBS"]
+
+_FLUSH_SECONDS: Final = 30.0
+_MOST_QUEUED: Final = 100_000
+
+
+def _client(
+    session: Session, arguments: Arguments, own: Mapping[str, str], *, for_writes: bool
+) -> tuple[TopicLocation, dict[str, str]]:
+    """Where the topic is, and a client's settings. ``own`` are the verb's: they go before what the
+    policies of the path say, and what the command line says before them.
+
+    Raises:
+        InvalidArgument: the path is no topic, or kdir[kafka] is not installed.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("confluent_kafka") is None:
+        raise InvalidArgument("confluent-kafka is not installed: pip install 'kdir[kafka]'")
+    where = place(arguments.one("PATH"))
+    # A producer stays with a link's first target: an outage must not move data.
+    found = session.resolver.resolve(where.path, for_writes=for_writes)
+    from resolver.kafka.connecting import connection, layers_of
+    from resolver.kafka.settings import Client, consumer_settings, for_librdkafka, producer_settings
+
+    brokers = connection(found, arguments.one("listener"))
+    said = {"client.id": "kdir", "log_level": "3", **own, **_own_settings(arguments)}
+    layers = layers_of(said, found, Client.PRODUCER if for_writes else Client.CONSUMER)
+    settings = producer_settings(layers) if for_writes else consumer_settings(layers)
+    return found, brokers | for_librdkafka(settings)
+
+
+def _own_settings(arguments: Arguments) -> dict[str, str]:
+    """What ``--properties`` and ``-X`` say; secrets belong into the file."""
+    settings: dict[str, str] = {}
+    file = arguments.one("properties")
+    if file:
+        try:
+            settings |= read_settings(file)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from None
+    for text in arguments.many("X"):
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"-X {text!r}: KEY=VALUE was expected", verb=arguments.verb.name)
+        settings[key] = value
+    return settings
+
+
+# -- produce -------------------------------------------------------------------------------------
+
+
+def _produce(session: Session, arguments: Arguments) -> int:
+    own = {"delivery.timeout.ms": str(int(_FLUSH_SECONDS * 1000))}
+    found, settings = _client(session, arguments, own, for_writes=True)
+    from confluent_kafka import KafkaException, Producer
+
+    from resolver.kafka.client_errors import refusal
+    from resolver.kafka.delivering import deliver
+
+    failures: list[KafkaError] = []
+    delivered = 0
+
+    def told(error: KafkaError | None, _message: Message) -> None:
+        nonlocal delivered
+        if error is None:
+            delivered += 1
+        else:
+            failures.append(error)
+
+    try:
+        producer = Producer(settings)
+    except KafkaException as error:
+        raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
+    ended: list[KafkaError] = []
+    try:
+        sent = _sent_lines(producer, found.topic, arguments.one("key-separator"), told)
+        while not failures and next(sent, False):
+            pass
+    except KafkaException as error:
+        ended.append(error.args[0])
+    try:
+        left = deliver(producer, _FLUSH_SECONDS)
+    except KafkaException as error:
+        # Why the client can do nothing more, where before it only said that it cannot.
+        ended, left = [error.args[0]], 0
+    undelivered = f", {len(failures)} not delivered" if failures else ""
+    count = units.plural(delivered, "message")
+    session.out.note(f"{count} to {found.cluster}:{found.topic}{undelivered}")
+    for why in (*ended, *failures):
+        raise refusal(why, str(found.path), settings, for_writes=True)
+    if left:
+        raise KafkaUnavailable(f"{found.path}: {left} messages were not delivered in time")
+    return 0
+
+
+def _sent_lines(
+    producer: Producer,
+    topic: str,
+    separator: str,
+    told: Callable[[KafkaError | None, Message], None],
+) -> Iterator[bool]:
+    """Hands over a line of stdin at each turn."""
+    for line in sys.stdin.buffer:
+        key, value = _split(line.rstrip(b"\n"), separator.encode())
+        while True:
+            try:
+                producer.produce(topic, value=value, key=key, on_delivery=told)
+                break
+            except BufferError:  # its queue is full: let it work
+                producer.poll(0.1)
+        producer.poll(0)
+        yield True
+
+
+def _split(line: bytes, separator: bytes) -> tuple[bytes | None, bytes]:
+    if not separator:
+        return None, line
+    key, found, value = line.partition(separator)
+    return (key, value) if found else (None, line)
+
+
+# -- consume -------------------------------------------------------------------------------------
+
+
+def _consume(session: Session, arguments: Arguments) -> int:
+    own = {
+        "group.id": "kdir-consume",  # the client wants one; none is joined and nothing committed
+        "enable.auto.commit": "false",
+        "auto.offset.reset": "earliest",
+    }
+    found, settings = _client(session, arguments, own, for_writes=False)
+    from confluent_kafka import Consumer, KafkaException
+
+    from resolver.kafka.client_errors import refusal
+
+    try:
+        consumer = Consumer(settings)
+    except KafkaException as error:
+        raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
+    separator = arguments.one("key-separator")
+    try:
+        for message in _messages(consumer, found, arguments, session.timeout_seconds):
+            if separator:
+                sys.stdout.buffer.write((message.key() or b"") + separator.encode())
+            sys.stdout.buffer.write((message.value() or b"") + b"\n")
+            if arguments.flag("follow"):
+                sys.stdout.buffer.flush()
+    except KafkaException as error:
+        raise refusal(error.args[0], str(found.path), settings, for_writes=False) from error
+    finally:
+        consumer.close()
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _messages(
+    consumer: Any, found: TopicLocation, arguments: Arguments, timeout_seconds: float
+) -> Iterator[Message]:
+    """Messages from where was asked, up to the ends as they are now, or on and on.
+
+    The ends are read first: "end of partition" comes again and again, and is never the last word.
+    """
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, TopicPartition
+
+    topic, follow, most = found.topic, arguments.flag("follow"), arguments.whole("count")
+    metadata = consumer.list_topics(topic, timeout=timeout_seconds).topics[topic]
+    if metadata.error is not None:
+        raise KafkaException(metadata.error)
+    begin = OFFSET_END if arguments.one("from", "beginning") == "end" else OFFSET_BEGINNING
+    ends: dict[int, int] = {}
+    if not follow:
+        for partition in metadata.partitions:
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=timeout_seconds
+            )
+            if high > low:
+                ends[partition] = high
+        begin = OFFSET_BEGINNING
+    last = dict(ends)
+    wanted = metadata.partitions if follow else ends
+    if not wanted:
+        return
+    consumer.assign([TopicPartition(topic, partition, begin) for partition in wanted])
+    yielded = 0
+    heard = time.monotonic()
+    while follow or ends:
+        message = consumer.poll(0.2)
+        _drop_reached(consumer, topic, ends)
+        if message is None:
+            if not follow and time.monotonic() - heard > timeout_seconds:
+                raise KafkaUnavailable(f"{found.path}: no answer within {timeout_seconds:g}s")
+            continue
+        if message.error() is not None:
+            _check(message.error())
+            continue
+        heard = time.monotonic()
+        if not follow and message.offset() >= last[message.partition()]:
+            continue  # it came after we began
+        yield message
+        yielded += 1
+        if most and yielded >= most:
+            return
+
+
+def _check(error: KafkaError) -> None:
+    """Raises what keeps messages away; not that the client may not look for the coordinator of a
+    group, as no group will be joined.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+
+    if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+        raise KafkaException(error)
+
+
+def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> None:
+    """Forget the partitions whose end, as it was at the start, has been reached.
+
+    By the position, not by the last message: compaction and markers leave gaps (P20).
+    """
+    from confluent_kafka import TopicPartition
+
+    if not ends:
+        return
+    places = consumer.position([TopicPartition(topic, partition) for partition in ends])
+    for place_now in places:
+        if place_now.offset >= ends[place_now.partition]:
+            del ends[place_now.partition]
+
+
+_LISTENER: Final = Option(("--listener",), "which listener (default: the first)", "NAME")
+_PROPERTIES: Final = Option(
+    ("--properties",), "client settings, KEY=VALUE lines; secrets go here", "FILE", completes="file"
+)
+_SETTING: Final = Option(("-X",), "a client setting; repeatable", "KEY=VALUE", repeated=True)
+_TOPIC: Final = Argument("PATH", "path of a topic", completes="path")
+
+VERBS: Final = (
+    Verb(
+        name="produce",
+        summary="write lines of stdin to a topic",
+        run=_produce,
+        writes=True,
+        details=(
+            "Each line is a message. acks=all and enable.idempotence=true unless told otherwise\n"
+            "(KIP-679). Through a link, messages go to its first target, even when that is away.\n"
+            "Needs kdir[kafka]."
+        ),
+        arguments=(_TOPIC,),
+        options=(
+            Option(("-K", "--key-separator"), "what stands between key and value", "TEXT"),
+            _LISTENER,
+            _PROPERTIES,
+            _SETTING,
+        ),
+        examples=(
+            ("echo hello | kdir produce /la/tracking/search/clicks", "one message"),
+            ("kdir produce -K : /la/tracking/orders < orders.txt", "key:value lines"),
+        ),
+    ),
+    Verb(
+        name="consume",
+        summary="print the messages of a topic",
+        run=_consume,
+        timeout_seconds=10.0,
+        details=(
+            "From the beginning to the end as it is now; with -f on and on. Joins no group and\n"
+            "commits nothing. Needs kdir[kafka]."
+        ),
+        arguments=(_TOPIC,),
+        options=(
+            Option(("-n", "--count"), "at most so many messages", "N"),
+            Option(("-f", "--follow"), "go on with new messages"),
+            Option(
+                ("--from",),
+                "with -f: where to begin (default: beginning)",
+                "WHERE",
+                choices=("beginning", "end"),
+            ),
+            Option(("-K", "--key-separator"), "print keys, too, and this behind them", "TEXT"),
+            _LISTENER,
+            _PROPERTIES,
+            _SETTING,
+        ),
+        examples=(
+            ("kdir consume /la/tracking/search/clicks", "all that is there"),
+            ("kdir consume -f --from end /la/tracking/orders", "what comes from now on"),
+        ),
+    ),
+)

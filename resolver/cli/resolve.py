@@ -1,0 +1,417 @@
+"""Verbs from a path to a Kafka topic and back: ``resolve``, ``which``, ``trace``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli import units
+from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
+from resolver.cli.session import place
+from resolver.errors import InvalidArgument, KdirError
+
+if TYPE_CHECKING:
+    from resolver.cli.session import Session
+    from resolver.location import Listener, TopicLocation
+    from resolver.resolution.outcome import Attempt
+
+__all__ = ["VERBS"]
+
+_MOST_AT_ONCE: Final = 1_000
+
+
+# -- resolve -------------------------------------------------------------------------------------
+
+
+def _resolve(session: Session, arguments: Arguments) -> int:
+    words = arguments.many("PATH")
+    if len(words) == 1 and words[0] != "-":
+        where = place(words[0])
+        token = arguments.one("token")
+        found = session.resolver.resolve(where.path, prefer=where.prefer, token=token)
+        _show(session, arguments, found)
+        return 0
+    code = 0
+    for chunk in _chunks(words):
+        code = _resolve_chunk(session, arguments, chunk) or code
+    return code
+
+
+def _chunks(words: Sequence[str]) -> Iterator[list[str]]:
+    """The paths of the command line, with those of stdin in the place of ``-``."""
+    chunk: list[str] = []
+    for word in words:
+        source = (line.strip() for line in sys.stdin) if word == "-" else iter([word])
+        for path in source:
+            if path:
+                chunk.append(path)
+            if len(chunk) == _MOST_AT_ONCE:
+                yield chunk
+                chunk = []
+    if chunk:
+        yield chunk
+
+
+def _resolve_chunk(session: Session, arguments: Arguments, words: Sequence[str]) -> int:
+    """Resolve many at once; returns the exit code of the first that failed, or 0."""
+    from resolver.cli.error_hints import explain
+
+    outcomes: dict[str, TopicLocation | KdirError] = {}
+    for prefer in ("", "directory"):
+        paths: dict[str, Any] = {}
+        for word in words:
+            try:
+                where = place(word)
+            except KdirError as error:
+                outcomes[word] = error
+                continue
+            if where.prefer == prefer:
+                paths[word] = where.path
+        found = session.resolver.resolve_many(
+            paths.values(), prefer=prefer, token=arguments.one("token")
+        )
+        outcomes.update(zip(paths, found, strict=True))
+    code = 0
+    for word in words:
+        outcome = outcomes[word]
+        try:
+            if isinstance(outcome, KdirError):
+                raise outcome
+            _show(session, arguments, outcome)
+        except KdirError as error:
+            explain(error, session)
+            code = code or error.exit_code
+    return code
+
+
+def _show(session: Session, arguments: Arguments, found: TopicLocation) -> None:
+    out = session.out
+    match out.format:
+        case "json" | "yaml":
+            out.record(_record(found))
+        case "name":
+            out.line(found.path)
+        case "properties":
+            out.lines(_properties(found, _listener(found, arguments.one("listener"))))
+        case "kcat":
+            out.line(_kcat(found, _listener(found, arguments.one("listener"))))
+        case _:
+            out.lines(_described(found))
+    _caveats(session, found)
+
+
+def _record(found: TopicLocation) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "path": found.path,
+        "kind": found.kind,
+        "cluster": found.cluster,
+        "cluster_id": found.cluster_id,
+        "mount": found.mount,
+        "topic": found.topic,
+        "topic_id": found.topic_id,
+        "partitions": found.partitions,
+        "replication_factor": found.replication_factor,
+        "bootstrap_servers": found.bootstrap_servers,
+        "listeners": [plain(one) for one in found.authority.cluster.listeners],
+        "container_too": found.container_too,
+        "token": found.token,
+        "stale": found.stale,
+        "age_seconds": found.age_seconds,
+        "links": [
+            {"link": str(step.link), "target": str(step.target), "fallback": step.fallback}
+            for step in found.links
+        ],
+        "entry": plain(found.entry),
+    }
+    if found.unconfirmed_seconds is not None:
+        record["unconfirmed_seconds"] = found.unconfirmed_seconds
+    if found.another_kafka:
+        record["another_kafka"] = found.another_kafka
+    if found.effective is not None:
+        record["effective"] = plain(found.effective)
+    return record
+
+
+def _listener(found: TopicLocation, name: str) -> Listener:
+    """The listener to use: the named one, else the first.
+
+    Raises:
+        InvalidArgument: the path is no topic, or its cluster has no such listener.
+    """
+    if found.kind != "topic":
+        raise InvalidArgument(f"{found.path} is a {found.kind}: only topics are reached by clients")
+    if not found.listeners:
+        raise InvalidArgument(f"cluster {found.cluster} does not say how its brokers are reached")
+    chosen = found.listener(name) if name else found.listeners[0]
+    if chosen is None:
+        known = ", ".join(one.name for one in found.listeners)
+        raise InvalidArgument(f"cluster {found.cluster} has no listener {name!r}; it has {known}")
+    return chosen
+
+
+def _properties(found: TopicLocation, listener: Listener) -> Iterator[str]:
+    yield f"# {found.path} is topic {found.topic} of {found.cluster}"
+    settings = {
+        "bootstrap.servers": ",".join(listener.bootstrap_servers),
+        "security.protocol": listener.security_protocol or "PLAINTEXT",
+    }
+    if listener.sasl_mechanism:
+        settings["sasl.mechanism"] = listener.sasl_mechanism
+    for name, value in settings.items():
+        yield f"{name}={property_value(value)}"
+
+
+def property_value(text: str) -> str:
+    """Returns a value as ``java.util.Properties#load`` reads it back: what is not printable ASCII,
+    a backslash, and a blank at the beginning are escaped.
+    """
+    units = memoryview(text.encode("utf-16-be", "surrogatepass")).cast("B")
+    codes = (units[at] << 8 | units[at + 1] for at in range(0, len(units), 2))
+    escaped = "".join(
+        "\\\\" if code == ord("\\") else chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}"
+        for code in codes
+    )
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
+
+
+def _kcat(found: TopicLocation, listener: Listener) -> str:
+    words = ["-b", ",".join(listener.bootstrap_servers), "-t", found.topic]
+    if listener.security_protocol not in {"", "PLAINTEXT"}:
+        words += ["-X", f"security.protocol={listener.security_protocol}"]
+    if listener.sasl_mechanism:
+        words += ["-X", f"sasl.mechanism={listener.sasl_mechanism}"]
+    return shlex.join(words)
+
+
+def _described(found: TopicLocation) -> Iterator[str | Styled]:
+    """The block of lines that people read."""
+    yield found.path
+    for step in found.links:
+        fallback = ", a fallback" if step.fallback else ""
+        yield f"  by link     {step.link} → {step.target}{fallback}"
+    yield f"  cluster     {found.cluster} ({found.cluster_id})    mounted at {found.mount}"
+    if found.kind == "topic":
+        size = f"{units.plural(found.partitions, 'partition')}, " if found.partitions else ""
+        factor = f"replication {found.replication_factor}" if found.replication_factor else ""
+        yield f"  topic       {found.topic}   {size}{factor}".rstrip(" ,")
+        state = _trouble(found)
+        if state:
+            yield Styled(f"  state       {state}", "warn")
+        yield from _listeners(found)
+    else:
+        yield f"  kind        {found.kind}"
+    effective = found.effective
+    if effective is not None and effective.owner:
+        contact = f"   contact {effective.contact}" if effective.contact else ""
+        yield f"  owner       {effective.owner}{contact}"
+    if found.container_too:
+        yield f"  also        a directory of this name: {found.path}/"
+
+
+def _trouble(found: TopicLocation) -> str:
+    from resolver.cli.entries import state_of
+
+    state = state_of(found.entry, human=True)
+    if not isinstance(state, Styled):
+        return ""
+    why = found.entry.topic.provision_message
+    return f"{state.text}: {why}" if why else state.text
+
+
+def _listeners(found: TopicLocation) -> Iterator[str]:
+    names = max((len(one.name) for one in found.listeners), default=0)
+    protocols = max((len(one.security_protocol) for one in found.listeners), default=0)
+    for number, one in enumerate(found.listeners):
+        head = "  listeners   " if number == 0 else " " * 14
+        servers = ",".join(one.bootstrap_servers)
+        how = f"{one.name:<{names}}  {one.security_protocol:<{protocols}}"
+        yield f"{head}{how}  {servers}  {one.sasl_mechanism}".rstrip()
+
+
+def _caveats(session: Session, found: TopicLocation) -> None:
+    """Say on stderr what the answer is not as good as it looks for."""
+    if found.stale:
+        session.out.note(
+            f"{found.path}: may be old: {found.cluster}'s store could not be read for "
+            f"{units.age(found.age_seconds)}",
+            "warn",
+        )
+    if found.unconfirmed_seconds is not None:
+        session.out.note(
+            f"{found.path}: the parent has not confirmed the mount {found.mount} for "
+            f"{units.age(found.unconfirmed_seconds)}",
+            "warn",
+        )
+    if found.another_kafka:
+        session.out.note(f"{found.path}: {found.another_kafka}", "warn")
+
+
+# -- which ---------------------------------------------------------------------------------------
+
+
+def _which(session: Session, arguments: Arguments) -> int:
+    words = arguments.many("NAME")
+    cluster, physical_name = words if len(words) == 2 else ("", words[0])
+    found = session.resolver.which(cluster, physical_name)
+    out = session.out
+    if out.structured:
+        out.record(_record(found))
+    elif out.format == "name":
+        out.line(found.path)
+    elif out.human:
+        effective = found.effective
+        owner = f"   owner {effective.owner}" if effective is not None and effective.owner else ""
+        out.line(f"{found.path}{owner}")
+    else:
+        effective = found.effective
+        out.cells([found.path, effective.owner if effective is not None else ""])
+    _caveats(session, found)
+    return 0
+
+
+# -- trace ---------------------------------------------------------------------------------------
+
+
+def _trace(session: Session, arguments: Arguments) -> int:
+    where = place(arguments.one("PATH"))
+    trace = session.resolver.trace(where.path, prefer=where.prefer)
+    rows = [_step(session, number, step) for number, step in enumerate(trace.steps, start=1)]
+    total = units.took(trace.elapsed_seconds)
+    if session.out.structured:
+        for step in trace.steps:
+            session.out.record(_step_record(step))
+    else:
+        found = trace.location
+        if found is not None:
+            rows.append(["=", *_destination(found, trace.lifetime_seconds), total])
+        elif trace.error is not None:
+            rows.append(["=", trace.error.reason, "", "", total])
+        columns = [
+            Column("#"),
+            Column("SERVER"),
+            Column("SAID"),
+            Column("HOW"),
+            Column("TOOK", True),
+        ]
+        Table(session.out, columns, header=False).rows(rows)
+    if trace.error is not None:
+        trace.error.attempts = ()  # the table has them
+        raise trace.error
+    return 0
+
+
+def _step(session: Session, number: int, step: Attempt) -> list[str | Styled]:
+    reply = step.reply
+    who = reply.sender.server if reply is not None and reply.sender.server else step.ask.endpoint
+    said: str | Styled = step.verdict
+    how = ""
+    if reply is None:
+        said = Styled("no answer" if "UNREACHABLE" in step.verdict else step.verdict, "bad")
+    else:
+        how = _how(session, step)
+    return [str(number), who, said, how, units.took(step.elapsed_seconds)]
+
+
+def _how(session: Session, step: Attempt) -> str:
+    from resolver.resolution.outcome import Referral
+
+    assert step.reply is not None  # noqa: S101 - the caller has looked
+    sender, outcome = step.reply.sender, step.reply.outcome
+    if isinstance(outcome, Referral):
+        word = "mount table" if outcome.way.value == "direct" else "own mount"
+        if outcome.way.value == "up":
+            word = "parent"
+        old = units.age(outcome.age_seconds) if session.out.human else f"{outcome.age_seconds}s"
+        return f"{word}, {old} old"
+    age = units.age(sender.age_seconds) if session.out.human else f"{sender.age_seconds:.3f}s"
+    stale = ", stale" if sender.stale else ""
+    return f"revision {sender.revision}, replica {age} old{stale}"
+
+
+def _destination(found: TopicLocation, lifetime_seconds: int) -> tuple[str, str, str]:
+    first = found.listeners[0] if found.listeners else None
+    reached = f"{first.security_protocol} {found.bootstrap_servers}" if first else ""
+    name = f"{found.cluster}:{found.topic}" if found.topic else f"{found.cluster} {found.kind}"
+    return name, reached, f"good for {lifetime_seconds}s"
+
+
+def _step_record(step: Attempt) -> dict[str, Any]:
+    ask, reply = step.ask, step.reply
+    record: dict[str, Any] = {
+        "endpoint": ask.endpoint,
+        "path": str(ask.path),
+        "way": ask.way.value,
+        "verdict": step.verdict,
+        "elapsed_seconds": step.elapsed_seconds,
+    }
+    if reply is not None:
+        record |= {
+            "server": reply.sender.server,
+            "cluster": reply.sender.cluster,
+            "cluster_id": reply.sender.cluster_id,
+            "mount": str(reply.sender.mount),
+            "revision": reply.sender.revision,
+            "stale": reply.sender.stale,
+            "age_seconds": reply.sender.age_seconds,
+        }
+    return record
+
+
+VERBS: Final = (
+    Verb(
+        name="resolve",
+        summary="which cluster and topic a path is, and how to reach it",
+        run=_resolve,
+        details=(
+            "kcat and properties print what a Kafka client needs; never a secret. Several paths\n"
+            "are asked together; each that fails is said on stderr, and the exit code is that of\n"
+            "the first. In json, next to the whole entry: the cluster, the topic, its listeners."
+        ),
+        arguments=(
+            Argument(
+                "PATH", "what to resolve; - reads paths from stdin", most=None, completes="path"
+            ),
+        ),
+        options=(
+            Option(("--listener",), "for kcat and properties: which (default: the first)", "NAME"),
+            Option(("--token",), "read at least what a write's token names", "TOKEN"),
+        ),
+        formats=(*FORMATS, "properties", "kcat"),
+        examples=(
+            ("kdir resolve /la/tracking/search/clicks", "where it is, and whose"),
+            ("kcat $(kdir resolve -o kcat /la/tracking/search/clicks)", "read it"),
+            ("kdir resolve -o json - < paths.txt", "thousands at once"),
+        ),
+    ),
+    Verb(
+        name="which",
+        summary="the path of a Kafka topic: the way back",
+        run=_which,
+        arguments=(
+            Argument(
+                "NAME", "[CLUSTER] TOPIC: the cluster's name or id, the topic's in Kafka", most=2
+            ),
+        ),
+        formats=FORMATS,
+        details="Without a cluster, the topic is one of the asked server's own cluster.",
+        examples=(
+            ("kdir which la-tracking search.clicks", "its path and owner"),
+            ("kdir which search.clicks", "in the cluster of the asked server"),
+        ),
+    ),
+    Verb(
+        name="trace",
+        summary="how a path is resolved, hop by hop",
+        run=_trace,
+        details=(
+            "Each server that was asked, what it said, on what grounds, and how long it took;\n"
+            "nothing is taken from a cache."
+        ),
+        arguments=(Argument("PATH", "what to resolve", completes="path"),),
+        formats=FORMATS[:3],
+        examples=(("kdir trace /ny/metrics/cpu", "who refers to whom"),),
+    ),
+)

@@ -1,0 +1,233 @@
+"""The verb ``stat``: all that is known of one entry, and of large changes on their way there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from resolver.cli import units
+from resolver.cli.entries import display_path, kind_of
+from resolver.cli.output import Styled, plain
+from resolver.cli.parser import FORMATS, Argument, Arguments, Verb
+from resolver.cli.session import Place
+from resolver.errors import Absent, KdirError, NoRoute
+
+if TYPE_CHECKING:
+    from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
+
+    from resolver.cli.output import Output
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS"]
+
+
+def _stat(session: Session, arguments: Arguments) -> int:
+    from resolver.cli.progress import told
+    from resolver.cli.writing import each
+
+    def show(where: Place) -> None:
+        try:
+            answer = _get(session, where)
+        except Absent:
+            _tell_removal(session, where)
+            raise
+        out = session.out
+        changes = _changes(session, where, answer) if out.format != "name" else []
+        if out.structured:
+            record = plain(answer.entry)
+            if answer.quotas:
+                record["quotas"] = [plain(one) for one in answer.quotas]
+            if answer.attention:
+                record["attention"] = [plain(one) for one in answer.attention]
+            if changes:
+                record["progress"] = [plain(one) for one in changes]
+            out.record(record)
+        elif out.format == "name":
+            out.line(display_path(answer.entry))
+        else:
+            _show_facts(out, _facts(answer, human=out.human))
+            for one in changes:
+                out.note(told(one))
+
+    return each(session, arguments.many("PATH"), show)
+
+
+def _changes(
+    session: Session, where: Place, answer: directory_pb2.GetEntryResponse
+) -> list[admin_pb2.Progress]:
+    """The large changes on their way in a cluster: they are told of where it is mounted."""
+    from resolver.cli.progress import under_way
+
+    mounted = answer.authority.cluster.mount == str(where.path)
+    if not mounted and kind_of(answer.entry) != "mount":
+        return []
+    try:
+        return under_way(session, where.path)
+    except KdirError:
+        return []  # the entry is what was asked for
+
+
+def _tell_removal(session: Session, where: Place) -> None:
+    """Say so if what is not there is being removed."""
+    from resolver.cli.progress import told, under_way
+    from resolver.path import Path
+
+    try:
+        changes = under_way(session, where.path)
+    except KdirError:
+        return  # that it is absent is the answer
+    for one in changes:
+        if one.kind == "delete" and Path.parse(one.path).is_prefix_of(where.path):
+            session.out.note(told(one))
+
+
+def _get(session: Session, where: Place) -> directory_pb2.GetEntryResponse:
+    """The entry at the very path; with a ``/`` behind it, the directory that the path leads to."""
+    from kdir.v1 import directory_pb2
+
+    request = directory_pb2.GetEntryRequest(path=str(where.path), kind=where.kind)
+    answer: directory_pb2.GetEntryResponse = session.resolver.call(
+        where.path, "DirectoryService.GetEntry", request, no_follow=not where.directory
+    )
+    mounted_here = answer.authority.cluster.mount == str(where.path)
+    if where.directory or not mounted_here:
+        return answer
+    # The mounted cluster itself was asked first: the mount is an entry of its parent's.
+    try:
+        above: directory_pb2.GetEntryResponse = session.resolver.call(
+            where.path, "DirectoryService.GetEntry", request, no_follow=True, at_parent=True
+        )
+    except NoRoute:
+        return answer  # it has no parent
+    except KdirError as error:
+        session.missing(f"{where.path}: its parent could not be asked for the mount: {error}")
+        return answer
+    return above
+
+
+def _show_facts(out: Output, facts: Sequence[tuple[str, str | Styled]]) -> None:
+    """Prints one fact a line, as ``name  value``."""
+    width = max(len(name) for name, _ in facts) + 2
+    for name, value in facts:
+        if not out.human:
+            out.cells([name, value])
+        elif isinstance(value, Styled):
+            out.line(Styled(f"{name:<{width}}{value.text}", value.style))
+        else:
+            out.line(f"{name:<{width}}{value}")
+
+
+def _facts(
+    answer: directory_pb2.GetEntryResponse, *, human: bool
+) -> list[tuple[str, str | Styled]]:
+    """Returns what there is to say of an entry, by name."""
+    from resolver.cli.policy_arguments import flatten
+
+    entry, authority = answer.entry, answer.authority
+    facts: list[tuple[str, str | Styled]] = [
+        ("path", display_path(entry)),
+        ("kind", kind_of(entry)),
+        ("cluster", f"{authority.cluster.cluster} ({authority.cluster.cluster_id})"),
+        ("id", str(entry.entry_id)),
+        ("etag", entry.etag),
+    ]
+    if entry.HasField("changed_at") and entry.changed_at.seconds:
+        by = f" by {entry.changed_by}" if entry.changed_by else ""
+        facts.append(("changed", f"{_when(entry, human=human)}{by}"))
+    facts += _facts_of_kind(entry, human=human)
+    for key, setting in flatten(entry.policies):
+        shown = "(ends here)" if setting is None else setting
+        if human and setting is not None and key.endswith(".ms"):
+            shown = units.retention(setting)
+        facts.append((key, shown))
+    facts += [("quota", _quota(one)) for one in answer.quotas]
+    facts += [(one.state, _attention(entry.path, one)) for one in answer.attention]
+    return facts
+
+
+def _quota(one: policies_pb2.QuotaUse) -> str | Styled:
+    words = f"{one.used:,} of {one.limit:,} {one.field.removeprefix('max_')} at {one.set_at}"
+    return Styled(words, "warn") if one.used >= one.limit else words
+
+
+def _attention(path: str, one: policies_pb2.Attention) -> Styled:
+    what = one.field or units.plural(one.topics, "topic")
+    aspect = "acls" if one.field == "acls" or one.state.startswith("acls ") else "configs"
+    hint = f": kdir arm {path} --aspect {aspect}" if one.state.endswith("waiting") else ""
+    return Styled(f"{what}{hint}", "warn")
+
+
+def _when(entry: entry_pb2.Entry, *, human: bool) -> str:
+    import time
+
+    shown: str = entry.changed_at.ToJsonString()
+    if not human:
+        return shown
+    age = units.age(time.time() - entry.changed_at.seconds)
+    return f"{shown[:19].replace('T', ' ')} UTC, {age} ago"
+
+
+def _facts_of_kind(entry: entry_pb2.Entry, *, human: bool) -> Iterator[tuple[str, str | Styled]]:
+    from resolver.cli.entries import state_of
+    from resolver.cli.output import kafka_uuid
+
+    state = state_of(entry, human=human)
+    match kind_of(entry):
+        case "directory":
+            yield "topics", str(entry.directory.topic_count)
+            yield "others", str(entry.directory.container_count)
+            if entry.directory.closed:
+                yield "closed", "true"
+        case "topic":
+            topic = entry.topic
+            yield "topic", topic.physical_name
+            yield "topic id", kafka_uuid(topic.topic_id) or "-"
+            yield "partitions", str(topic.partitions or "-")
+            yield "replication", str(topic.replication_factor or "-")
+            yield "state", state
+            if topic.provision_message:
+                yield "why", topic.provision_message
+            yield "adopted", str(topic.adopted).lower()
+            for key in sorted(topic.observed_config):
+                yield f"kafka {key}", topic.observed_config[key]
+        case "link":
+            yield "targets", ", ".join(entry.link.targets)
+            yield "mode", state
+            yield "writes", "follow" if entry.link.writes == 2 else "stay"
+            yield "absent", "falls back" if entry.link.fall_back_on_absent else "is absent"
+        case "mount":
+            mount = entry.mount
+            yield "child", f"{mount.cluster} ({mount.cluster_id})".lstrip()
+            yield "epoch", str(mount.epoch)
+            yield "state", state
+            if mount.message:
+                yield "why", mount.message
+            yield "servers", ", ".join(mount.endpoints) or "-"
+            if mount.HasField("topic_count"):
+                yield "topics", str(mount.topic_count)
+        case _:
+            pass  # a kind of a newer version
+
+
+VERBS: Final = (
+    Verb(
+        name="stat",
+        summary="all that is known of an entry",
+        run=_stat,
+        details=(
+            "Of a link or a mount itself; with a / behind the path, of the directory it leads to.\n"
+            "Of a cluster, by its mount, also how far large removals and adoptions are; of what\n"
+            "is being removed, how far that is.\n"
+            "Policies are those set on this very entry: kdir effective shows what it inherits.\n"
+            "Quotas are all that bind here, with what is used. What waits for an operator, is\n"
+            "contested or was refused by Kafka is named, of a directory how many topics below."
+        ),
+        arguments=(Argument("PATH", "path of the entry", most=None, completes="path"),),
+        formats=FORMATS,
+        examples=(
+            ("kdir stat /la/tracking/search/clicks", "a topic"),
+            ("kdir stat /la/tracking", "the mount, and what is on its way in that cluster"),
+            ("kdir stat /la/tracking/", "the directory that is mounted there"),
+        ),
+    ),
+)

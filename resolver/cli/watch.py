@@ -1,0 +1,234 @@
+"""Verbs about changes: ``watch`` shows them as they come, ``history`` those that are past."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.parser import Argument, Arguments, Option, Verb
+from resolver.cli.session import place
+from resolver.errors import KdirError
+
+if TYPE_CHECKING:
+    from kdir.v1 import entry_pb2, watch_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS", "summary"]
+
+_ACTIONS: Final = {1: "insert", 2: "update", 3: "delete"}
+_KINDS: Final = {1: "dir", 2: "topic", 3: "link", 4: "mount"}
+_UNSAID: Final = frozenset({"path", "etag", "change_count", "changed_at", "changed_by", "entry_id"})
+"""Fields that change with every change, or that the row says already."""
+
+
+def _watch(session: Session, arguments: Arguments) -> int:
+    out = session.out
+    watching = session.resolver.watch(
+        place(arguments.one("PATH")).path, after=arguments.one("after")
+    )
+    table = _table(session)
+    interrupted = _closes_on_interrupt(watching.close)
+    try:
+        for changes in watching:
+            if changes.authority is not None:
+                cluster = changes.authority.cluster
+                out.note(f"watching {watching.path} in {cluster.cluster}; Ctrl-C ends it", "faint")
+            _print(session, table, changes.events)
+            if changes.events and arguments.flag("tokens"):
+                out.note(f"token {changes.token}")
+            out.flush()
+    except KdirError:
+        if not interrupted():
+            raise
+    finally:
+        watching.close()
+    if interrupted():
+        raise KeyboardInterrupt
+    return 0
+
+
+def _closes_on_interrupt(close: Callable[[], object]) -> Callable[[], bool]:
+    """Ctrl-C ends the watch also where the exception for it is lost: Python drops one that is
+    raised while gRPC calls back, and the watch went on for ever. Gives whether there was one.
+    """
+    import signal
+    import threading
+
+    came = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        came.set()
+        threading.Thread(target=close, name="interrupt", daemon=True).start()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)
+    return came.is_set
+
+
+def _history(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import watch_pb2
+
+    path = place(arguments.one("PATH")).path
+    left = arguments.whole("count", 1_000)
+    request = watch_pb2.ListChangesRequest(path=str(path))
+    table = _table(session)
+    while left > 0:
+        request.page_size = min(left, 1_000)
+        answer: watch_pb2.ListChangesResponse = session.resolver.call(
+            path, "WatchService.ListChanges", request
+        )
+        _print(session, table, answer.events[:left])
+        left -= len(answer.events)
+        request.page_token = answer.next_page_token
+        if not answer.next_page_token:
+            break
+    return 0
+
+
+def _table(session: Session) -> Table:
+    columns = (Column("TIME"), Column("REVISION", right=True), Column("ACTION"), Column("KIND"),
+               Column("PATH"), Column("BY"), Column("WHAT"))  # fmt: skip
+    return Table(session.out, columns)
+
+
+def _print(session: Session, table: Table, events: Any) -> None:
+    out = session.out
+    if out.structured:
+        for event in events:
+            out.record(event)
+    elif out.format == "name":
+        out.lines(event.path for event in events)
+    else:
+        table.rows([_row(event, human=out.human) for event in events])
+
+
+def _row(event: watch_pb2.ChangeEvent, *, human: bool) -> list[str | Styled]:
+    action = _ACTIONS.get(event.action, str(event.action))
+    time: str = event.time.ToJsonString()
+    if human:
+        time = time[:19].replace("T", " ")
+    return [
+        time,
+        str(event.revision),
+        Styled(action, "bad") if action == "delete" else action,
+        _KINDS.get(event.kind, str(event.kind)),
+        event.path,
+        event.principal or "-",
+        ", ".join(summary(event)),
+    ]
+
+
+def summary(event: watch_pb2.ChangeEvent) -> Iterator[str]:
+    """What changed, a phrase each: ``owner: search → ads``."""
+    if event.path_before and event.path_before != event.path:
+        yield f"was {event.path_before}"
+    yield from _granted(event)
+    yield from _inherited(event)
+    if not event.HasField("before") or not event.HasField("after"):
+        return
+    before, after = dict(_leaves(event.before)), dict(_leaves(event.after))
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if old != new:
+            yield f"{key}: {_shown(old)} → {_shown(new)}"
+
+
+def _granted(event: watch_pb2.ChangeEvent) -> Iterator[str]:
+    """Grants that came and went."""
+    from kdir.v1 import watch_pb2
+
+    if event.scope != watch_pb2.CHANGE_SCOPE_GRANTS:
+        return
+    from resolver.access_requests import words_of
+
+    before = [words_of(grant) for grant in event.grants_before.grants]
+    after = [words_of(grant) for grant in event.grants_after.grants]
+    yield from (f"no more {one}" for one in before if one not in after)
+    yield from (f"now {one}" for one in after if one not in before)
+
+
+def _inherited(event: watch_pb2.ChangeEvent) -> Iterator[str]:
+    """What holds from now on in a cluster whose ancestors changed something."""
+    from kdir.v1 import watch_pb2
+
+    from resolver.cli.policy_arguments import flatten
+
+    if event.scope == watch_pb2.CHANGE_SCOPE_INHERITED:
+        holds = ", ".join(f"{key}={value}" for key, value in flatten(event.effective))
+        yield f"what is inherited from above changed; now {holds or 'nothing'} holds"
+
+
+def _leaves(entry: entry_pb2.Entry) -> Iterator[tuple[str, str]]:
+    from resolver.cli.policy_arguments import flatten
+
+    for key, value in flatten(entry.policies):
+        yield key, "(ends here)" if value is None else value
+    kind = entry.WhichOneof("kind")
+    own = plain(getattr(entry, kind)) if kind else {}
+    for key, value in own.items():
+        if key in _UNSAID:
+            continue
+        if isinstance(value, dict):
+            yield from ((f"kafka {name}", str(one)) for name, one in value.items())
+        elif isinstance(value, list):
+            yield key, ",".join(map(str, value))
+        else:
+            yield key, _plainer(value)
+
+
+def _plainer(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    for prefix in ("PROVISION_", "LINK_MODE_", "LINK_WRITES_", "MOUNT_STATE_"):
+        if text.startswith(prefix):
+            return text.removeprefix(prefix).lower()
+    return text
+
+
+def _shown(value: str | None) -> str:
+    return "-" if value is None else value
+
+
+_PATH: Final = Argument("PATH", "changes at and below it", completes="path")
+_FORMATS: Final = ("table", "json", "yaml", "name")
+
+VERBS: Final = (
+    Verb(
+        name="watch",
+        summary="show changes as they come",
+        run=_watch,
+        details=(
+            "Every committed change at and below PATH, in order, each once; goes on by itself\n"
+            "when a connection breaks. Covers the cluster that owns PATH, not those mounted\n"
+            "below it. When it has fallen too far behind it ends with RESYNC: list again, then\n"
+            "watch."
+        ),
+        arguments=(_PATH,),
+        options=(
+            Option(("--after",), "go on after this token", "TOKEN"),
+            Option(("--tokens",), "say on stderr where to go on, after each change"),
+        ),
+        formats=_FORMATS,
+        examples=(
+            ("kdir watch /la/tracking", "on a terminal"),
+            ("kdir watch -o json /la/tracking | jq .path", "in a script"),
+        ),
+    ),
+    Verb(
+        name="history",
+        summary="who changed what, newest first",
+        run=_history,
+        details=(
+            "Changes at and below PATH in the cluster that owns it, as far back as its server\n"
+            "keeps them; also of what is no longer there."
+        ),
+        arguments=(_PATH,),
+        options=(Option(("-n", "--count"), "at most so many (default: 1000)", "N"),),
+        formats=_FORMATS,
+        examples=(("kdir history -n 20 /la/tracking/search", "the last twenty"),),
+    ),
+)

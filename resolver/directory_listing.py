@@ -1,0 +1,362 @@
+"""Listing a directory, page by page, across mounts, links and unions; refuses to hide a gap.
+
+What could not be listed is named in ``Listing.not_listed``, with the reason, and the rest is given
+(HDFS calls it a partial listing). Mounts are entered, links are not: a tree has no circles.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kdir.v1 import directory_pb2
+
+from resolver import errors
+from resolver.cached_lookup import Lookups, absent_error
+from resolver.errors import KdirError
+from resolver.glob import Glob
+from resolver.owner_calls import Owners
+from resolver.path import Path
+from resolver.resolution.outcome import Failed, Found, NotThere, United
+from resolver.resolution.state_machine import Rules
+from resolver.transport import method
+from resolver.wanted import Wanted
+
+if TYPE_CHECKING:
+    from kdir.v1 import entry_pb2, policies_pb2, resolve_pb2
+
+__all__ = ["Filter", "Listed", "Listing", "Lists", "NotListed"]
+
+_DIRECTORY = 1
+_MOST_MOUNTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One entry, where it was found."""
+
+    path: Path
+    """As reached from the path that was listed; the entry's own path is canonical."""
+    entry: entry_pb2.Entry
+    authority: resolve_pb2.Authority
+    """Who answered."""
+    inherited: policies_pb2.Policies | None
+    """What the entries of its page inherit; None where nobody set anything."""
+    source: Path
+    """The canonical directory that was listed: for a union, the target it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotListed:
+    """A part that is missing, and why."""
+
+    path: Path
+    error: KdirError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which entries are wanted."""
+
+    name_glob: str = ""
+    kinds: tuple[int, ...] = ()
+    include_system: bool = False
+
+    def passes(self, entry: entry_pb2.Entry) -> bool:
+        """Whether an entry is wanted, where the server could not be asked to choose."""
+        kind = _KINDS.get(entry.WhichOneof("kind") or "", 0)
+        if self.kinds and kind not in self.kinds:
+            return False
+        name = entry.path.rpartition("/")[2]
+        return not self.name_glob or Glob.parse(self.name_glob).matches_segment(name)
+
+
+_KINDS = {"directory": 1, "topic": 2, "link": 3, "mount": 4}
+
+
+class Listing:
+    """The entries of a directory, as they come; iterate once.
+
+    ``not_listed`` is complete when the iteration has ended.
+    """
+
+    def __init__(self, asked: Path) -> None:
+        self.path = asked
+        self.directory: entry_pb2.Entry | None = None
+        """The directory itself; None for a union, or for what is no directory."""
+        self.authority: resolve_pb2.Authority | None = None
+        """Who answered first."""
+        self.inherited: policies_pb2.Policies | None = None
+        """What the entries inherit."""
+        self.not_listed: list[NotListed] = []
+        self.revision_changed = False
+        """A page came from a newer revision than the one before."""
+        self._entries: Iterator[Listed] = iter(())
+
+    def __iter__(self) -> Iterator[Listed]:
+        return self._entries
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether something is missing, as far as the iteration has come."""
+        return bool(self.not_listed)
+
+
+class Lists:
+    """Makes listings. Thread-safe; each listing is one thread's."""
+
+    def __init__(
+        self,
+        lookups: Lookups,
+        owners: Owners,
+        rules: Callable[[Wanted], Rules],
+        clock: Callable[[], float],
+    ) -> None:
+        self._lookups = lookups
+        self._owners = owners
+        self._rules = rules
+        self._clock = clock
+
+    def open(
+        self,
+        path: Path,
+        wanted: Filter,
+        *,
+        recursive: bool,
+        across: bool,
+        page_size: int,
+        one_revision: bool,
+        token: str,
+        timeout_seconds: float,
+    ) -> Listing:
+        """A listing whose first page has come.
+
+        Raises:
+            KdirError: nothing could be listed.
+        """
+        # Mounts must be seen to be entered, whether they are wanted or not.
+        narrows = not (recursive and across)
+        request = directory_pb2.ListEntriesRequest(
+            page_size=page_size,
+            name_glob=wanted.name_glob if narrows else "",
+            kinds=wanted.kinds if narrows else (),  # type: ignore[arg-type] # as numbers
+            include_system=wanted.include_system,
+            one_revision=one_revision,
+            recursive=recursive,
+        )
+        listing = Listing(path)
+        task = _Task(self, listing, request, token, timeout_seconds, across=across)
+        entries = task.directory(path, path, depth=0)
+        listing._entries = _primed(entries if narrows else _wanted_of(entries, wanted))  # noqa: SLF001 - the two are one
+        if listing.authority is None and listing.not_listed:
+            raise listing.not_listed[0].error
+        return listing
+
+    def walk(self, path: Path, token: str, deadline: float) -> Any:
+        """Where a directory is, with all targets of a union."""
+        wanted = Wanted(prefer=_DIRECTORY)
+        rules = self._rules(wanted).gathering_unions()
+        since = self._clock()
+        walk = self._lookups.walk(path, rules, wanted, token, deadline)
+        self._lookups.learn(walk, since)
+        return walk.next()
+
+    def page(
+        self,
+        found: Found,
+        request: directory_pb2.ListEntriesRequest,
+        deadline: float,
+    ) -> directory_pb2.ListEntriesResponse:
+        """One page, by whichever of the servers answers."""
+        rpc = method("DirectoryService.ListEntries")
+        response: directory_pb2.ListEntriesResponse
+        response = self._owners.ask(
+            found.endpoints, rpc, request, deadline, cluster_id=found.sender.cluster_id
+        )
+        return response
+
+    def deadline(self, timeout_seconds: float) -> float:
+        """From now."""
+        return self._clock() + timeout_seconds
+
+    def token(self, token: str) -> str:
+        """The caller's, with what this client wrote."""
+        return self._lookups.session.with_token(token)
+
+
+class _Task:
+    """One listing under way."""
+
+    def __init__(
+        self,
+        lists: Lists,
+        listing: Listing,
+        request: directory_pb2.ListEntriesRequest,
+        token: str,
+        timeout_seconds: float,
+        *,
+        across: bool,
+    ) -> None:
+        self._lists = lists
+        self._listing = listing
+        self._request = request
+        self._token = token
+        self._timeout_seconds = timeout_seconds
+        self._across = across
+
+    def directory(self, path: Path, shown: Path, depth: int) -> Iterator[Listed]:
+        """What is in a directory; ``shown`` is how its path looks to the caller."""
+        if depth > _MOST_MOUNTS:
+            raise errors.ReferralLoop(
+                f"{self._listing.path}: more than {_MOST_MOUNTS} mounts within each other"
+            )
+        deadline = self._lists.deadline(self._timeout_seconds)
+        end = self._lists.walk(path, self._token, deadline)
+        match end:
+            case Found():
+                yield from self._found(end, shown, depth)
+            case United():
+                yield from self._union(end, shown, depth)
+            case NotThere():
+                raise absent_error(path, end)
+            case Failed(error=error):
+                raise error
+            case _:
+                raise AssertionError(f"a walk to {path} did not end: {end}")
+
+    def _found(self, found: Found, shown: Path, depth: int) -> Iterator[Listed]:
+        """What is in a directory that was found; what is none lists itself."""
+        resolution: Any = found.answer.payload
+        if resolution.entry.WhichOneof("kind") == "directory":
+            yield from self._pages(found, shown, depth)
+        else:
+            yield self._single(found, shown)
+
+    def _single(self, found: Found, shown: Path) -> Listed:
+        resolution: Any = found.answer.payload
+        authority: Any = found.sender.payload
+        self._listing.authority = self._listing.authority or authority
+        inherited = resolution.effective if resolution.HasField("effective") else None
+        return Listed(shown, resolution.entry, authority, inherited, found.answer.path)
+
+    def _pages(self, found: Found, shown: Path, depth: int) -> Iterator[Listed]:
+        canonical = found.answer.path
+        request = directory_pb2.ListEntriesRequest()
+        request.CopyFrom(self._request)
+        request.path = str(canonical)
+        request.token = self._lists.token(self._token)
+        while True:
+            deadline = self._lists.deadline(self._timeout_seconds)
+            response = self._lists.page(found, request, deadline)
+            inherited = response.inherited if response.HasField("inherited") else None
+            self._note(response, shown, inherited)
+            for entry in response.entries:
+                own, relative = _below(entry, canonical)
+                where = shown.join(relative)
+                yield Listed(where, entry, response.authority, inherited, canonical)
+                if self._across and request.recursive and entry.HasField("mount"):
+                    yield from self._part(own, where, depth + 1)
+            if not response.next_page_token:
+                return
+            if response.next_page_token == request.page_token:
+                raise errors.Lame(f"{canonical}: its server gives the same page again and again")
+            request.page_token = response.next_page_token
+
+    def _note(
+        self,
+        response: directory_pb2.ListEntriesResponse,
+        shown: Path,
+        inherited: policies_pb2.Policies | None,
+    ) -> None:
+        listing = self._listing
+        listing.revision_changed = listing.revision_changed or response.revision_changed
+        if listing.authority is None:
+            listing.authority = response.authority
+            listing.inherited = inherited
+            if shown == listing.path:
+                listing.directory = response.directory
+
+    def _part(self, path: Path, shown: Path, depth: int) -> Iterator[Listed]:
+        """What is in a part of the whole; that it cannot be listed is noted, not raised."""
+        try:
+            yield from self.directory(path, shown, depth)
+        except KdirError as error:
+            self._listing.not_listed.append(NotListed(path, error))
+
+    def _union(self, united: United, shown: Path, depth: int) -> Iterator[Listed]:
+        """The targets' entries in name order; of one name the first target's counts."""
+        parts: list[Iterator[Listed]] = []
+        failures: list[KdirError] = []
+        self._listing.not_listed.extend(NotListed(path, error) for path, error in united.missing)
+        for found in united.parts:
+            target = found.answer.path
+            try:
+                parts.append(self._rest(target, _primed(self._found(found, shown, depth))))
+            except KdirError as error:
+                failures.append(error)
+                if not isinstance(error, errors.Absent):  # removed a moment ago
+                    self._listing.not_listed.append(NotListed(target, error))
+        if not parts:
+            told = (error for error in failures if not isinstance(error, errors.Absent))
+            raise united.trouble or next(told, failures[0])
+        seen: set[tuple[Path, bool]] = set()
+        # A recursive listing is in depth-first order, which a merge by name would tear apart.
+        for listed in _in_turn(parts) if self._request.recursive else _merged(parts):
+            key = (listed.path, _is_container(listed))
+            if key not in seen:
+                seen.add(key)
+                yield listed
+
+    def _rest(self, target: Path, entries: Iterator[Listed]) -> Iterator[Listed]:
+        try:
+            yield from entries
+        except KdirError as error:
+            self._listing.not_listed.append(NotListed(target, error))
+
+
+def _primed(entries: Iterator[Listed]) -> Iterator[Listed]:
+    """The same, after the first has come: what fails at once is raised here, not at iteration."""
+    first = next(entries, None)
+    return iter(()) if first is None else _chain(first, entries)
+
+
+def _chain(first: Listed, rest: Iterator[Listed]) -> Iterator[Listed]:
+    yield first
+    yield from rest
+
+
+def _in_turn(parts: list[Iterator[Listed]]) -> Iterator[Listed]:
+    for part in parts:
+        yield from part
+
+
+def _merged(parts: list[Iterator[Listed]]) -> Iterator[Listed]:
+    # Of equal names the earlier part's comes first: heapq.merge is stable.
+    return heapq.merge(*parts, key=_order)
+
+
+def _wanted_of(entries: Iterator[Listed], wanted: Filter) -> Iterator[Listed]:
+    return (listed for listed in entries if wanted.passes(listed.entry))
+
+
+def _order(listed: Listed) -> tuple[str, bool]:
+    return listed.path.name, _is_container(listed)
+
+
+def _is_container(listed: Listed) -> bool:
+    return bool(listed.entry.WhichOneof("kind") != "topic")
+
+
+def _below(entry: entry_pb2.Entry, directory: Path) -> tuple[Path, tuple[str, ...]]:
+    """An entry's path, and that below the directory it was listed in.
+
+    Raises:
+        Lame: no honest server lists such an entry there.
+    """
+    try:
+        path = Path.parse(entry.path)
+        return path, path.below(directory)
+    except (errors.InvalidPath, ValueError):
+        raise errors.Lame(f"{directory}: its server lists {entry.path[:200]!r} in it") from None

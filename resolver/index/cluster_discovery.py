@@ -1,0 +1,417 @@
+"""Finds every cluster of the federation from a few servers; refuses to read topics.
+
+Each asked server tells the mounts that it knows, and each cluster is then asked itself, at the
+endpoints that are known for it: who it is, where it hangs, at which revision it is. The walk goes
+down by the mounts told and up by the referral for ``/``, so that any server will do as a start.
+A cluster that does not answer is a result, not an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import grpc
+from kdir.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    entry_pb2,
+    federation_pb2,
+    federation_pb2_grpc,
+    resolve_pb2,
+    resolve_pb2_grpc,
+)
+
+from resolver.credentials import UserCredentials
+from resolver.endpoints import AllowList
+from resolver.error_status import from_rpc_error
+from resolver.errors import (
+    BadReferral,
+    InvalidArgument,
+    InvalidPath,
+    KdirError,
+    Lame,
+    NotReady,
+    Unmounted,
+    Unreachable,
+)
+from resolver.host_port import MAX_ENDPOINTS, parse_servers
+from resolver.index.row_schema import ClusterState, Listener
+from resolver.path import ROOT, Path
+from resolver.transport import GrpcTransport, Metadata
+from resolver.user_config import environment_allow, environment_login
+
+__all__ = ["Answered", "Census", "Silent", "channel_to", "state_of", "take_census"]
+
+ASK_SECONDS: Final = 2.0
+"""How long one endpoint may take for one answer about itself."""
+_MOST_ASKED_AT_ONCE: Final = 32
+_MOST_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+"""A page of 10,000 topics with long observed configs; gRPC's own limit is 4 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A cluster that answered, and what it said of itself and of others."""
+
+    state: ClusterState
+    endpoints: tuple[str, ...]
+    """Where it may be asked; the one that answered comes first."""
+    topic_count: int
+    mounts: Mapping[str, str]
+    """Cluster ids by mount point, as this cluster's server knows them: its word for its own."""
+    asked_at: datetime
+    named: tuple[str, ...] = ()
+    """Those of the endpoints that the caller named itself."""
+
+    @property
+    def mount(self) -> Path:
+        """Where it hangs."""
+        return Path.parse(self.state.mount)
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A cluster that is known to be mounted and could not be asked, and why."""
+
+    cluster_id: str
+    cluster: str
+    mount: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """The clusters of a federation, by cluster id, at about one moment."""
+
+    started_at: datetime
+    answered: Mapping[str, Answered] = field(default_factory=dict)
+    silent: Mapping[str, Silent] = field(default_factory=dict)
+
+    def owner_of(self, mount: Path, also: Iterable[Path] = ()) -> Answered | None:
+        """The cluster whose word decides what is mounted at ``mount``, if it answered.
+
+        That is the one that hangs deepest above it, of all that are known; ``also`` names mount
+        points of clusters that are known from elsewhere and did not answer.
+        """
+        quiet = [one.mount for one in self.silent.values()] + list(also)
+        above = max((len(path) for path in quiet if _above(path, mount)), default=-1)
+        owners = [one for one in self.answered.values() if _above(one.mount, mount)]
+        owner = max(owners, key=lambda one: len(one.mount), default=None)
+        if owner is None or len(owner.mount) <= above or owner.state.stale:
+            return None
+        return owner
+
+
+def take_census(
+    servers: Sequence[str],
+    *,
+    ask_seconds: float = ASK_SECONDS,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Census:
+    """Ask all clusters that can be found from ``servers`` (``host:port``).
+
+    Raises:
+        InvalidArgument: no servers were given.
+        Unreachable: none of them answered; names each with its reason.
+    """
+    if not servers:
+        raise InvalidArgument("servers: found none; host:port,… of any directory would be right")
+    allow = AllowList.of(environment_allow(os.environ), parse_servers(servers))
+    census = _Walk(ask_seconds, clock, tuple(servers), allow)
+    census.walk(servers)
+    return census.result()
+
+
+@contextmanager
+def channel_to(
+    endpoint: str, cluster_id: str = "", named: Sequence[str] = ()
+) -> Iterator[grpc.Channel]:
+    """A channel for the time of the block; made and ended in the process that uses it. Who it is
+    made for is said by the variables ``KDIR_CA``, ``KDIR_CERT``, …, which executors have, too.
+
+    ``cluster_id``: whose server it is, by the word of others; ``named``: the servers that the
+    caller named itself.
+
+    Raises:
+        KdirError: a token may not go there (``resolver.transport.GrpcTransport``).
+    """
+    login = environment_login(os.environ)
+    transport = GrpcTransport(UserCredentials(login) if any(login) else None, named=named)
+    options = (("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES),)
+    made, metadata = transport.open_channel(endpoint, cluster_id, options)
+    with made as channel:
+        yield grpc.intercept_channel(channel, _Said(metadata)) if metadata else channel
+
+
+class _Said(grpc.UnaryUnaryClientInterceptor):
+    """Sends a bearer token along with each call; none of a crawl is a stream."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = [*(details.metadata or ()), *self._metadata]
+        return continuation(details._replace(metadata=metadata), request)
+
+
+def state_of(authority: resolve_pb2.Authority, now: datetime) -> ClusterState:
+    """The state that an answer tells of its cluster.
+
+    A server whose store is away answers from what it has: that is stale, since the last moment at
+    which it followed the store.
+    """
+    cluster = authority.cluster
+    as_of = now - timedelta(seconds=authority.age_seconds)
+    return ClusterState(
+        cluster_id=cluster.cluster_id,
+        cluster=cluster.cluster,
+        mount=cluster.mount,
+        site=cluster.site,
+        listeners=tuple(_listener(listener) for listener in cluster.listeners),
+        as_of=as_of,
+        revision=authority.revision,
+        incarnation=authority.incarnation,
+        stale=authority.stale,
+        stale_since=as_of if authority.stale else None,
+        stale_reason="its server cannot reach its store" if authority.stale else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Somebody to ask. Without a cluster id, whoever answers is right."""
+
+    endpoints: tuple[str, ...]
+    cluster_id: str = ""
+    cluster: str = ""
+    mount: str = ""
+    epoch: int = 0
+    age_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The census under way."""
+
+    ask_seconds: float
+    clock: Callable[[], datetime]
+    named: tuple[str, ...]
+    """The servers to begin with."""
+    allow: AllowList
+    """Which of the others may be asked."""
+    started_at: datetime = field(init=False)
+    answered: dict[str, Answered] = field(default_factory=dict)
+    targets: dict[str, _Target] = field(default_factory=dict)
+    failed: dict[str, KdirError] = field(default_factory=dict)
+    asked: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.started_at = self.clock()
+
+    def walk(self, servers: Sequence[str]) -> None:
+        """Ask the servers, then everybody whom an answer names, until nobody is new."""
+        seeds = [_Target((server,)) for server in dict.fromkeys(servers)]
+        refused: list[str] = []
+        with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-census") as pool:
+            pending: dict[Future[tuple[Answered, list[_Target]]], _Target] = {}
+
+            def submit(targets: Iterable[_Target]) -> None:
+                for target in targets:
+                    if self._is_new(target):
+                        pending[pool.submit(self._ask, target)] = target
+
+            submit(seeds)
+            while pending:
+                done, _ = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    target = pending.pop(future)
+                    try:
+                        answer, others = future.result()
+                    except KdirError as error:
+                        refused.append(f"{','.join(target.endpoints)}: {error.message}")
+                        self.failed[target.cluster_id] = error
+                        continue
+                    self.answered.setdefault(answer.state.cluster_id, answer)
+                    submit(others)
+        if not self.answered:
+            raise Unreachable(f"no directory answered: {'; '.join(refused)}")
+
+    def _is_new(self, target: _Target) -> bool:
+        """Notes the target, by the newest word on it; whether it is still to be asked."""
+        if target.cluster_id:
+            known = self.targets.get(target.cluster_id)
+            if known is None or _newer(target, known):
+                self.targets[target.cluster_id] = target
+            if target.cluster_id in self.answered:
+                return False
+        key = (target.cluster_id, target.endpoints)
+        fresh = key not in self.asked
+        self.asked.add(key)
+        return fresh
+
+    def _ask(self, target: _Target) -> tuple[Answered, list[_Target]]:
+        """The answer of the first endpoint that gives one, and whom it names.
+
+        Raises:
+            KdirError: none does; the last one's words.
+        """
+        error: KdirError = Unreachable("no endpoint of it is known")
+        allowed = []
+        for endpoint in target.endpoints[:MAX_ENDPOINTS]:
+            if endpoint not in self.named and (why := self.allow.refusal(endpoint)):
+                error = BadReferral(why)
+            else:
+                allowed.append(endpoint)
+        target = replace(target, endpoints=tuple(allowed))
+        for endpoint in allowed:
+            try:
+                return self._ask_at(endpoint, target)
+            except grpc.RpcError as failure:
+                error = from_rpc_error(failure)
+            except KdirError as refusal:
+                error = refusal
+        raise error
+
+    def _ask_at(self, endpoint: str, target: _Target) -> tuple[Answered, list[_Target]]:
+        with channel_to(endpoint, target.cluster_id, self.named) as channel:
+            status = admin_pb2_grpc.AdminServiceStub(channel).GetStatus(
+                admin_pb2.GetStatusRequest(cluster=target.cluster_id), timeout=self.ask_seconds
+            )
+            _check(status, target)
+            rows = (
+                federation_pb2_grpc.FederationServiceStub(channel)
+                .ListMounts(federation_pb2.ListMountsRequest(), timeout=self.ask_seconds)
+                .rows
+            )
+            others = [_target(row) for row in rows]
+            if status.parent.configured and status.parent.cluster_id not in self.answered:
+                others += self._upwards(channel)
+        now = self.clock()
+        answer = Answered(
+            state=state_of(status.authority, now),
+            endpoints=tuple(dict.fromkeys((endpoint, *target.endpoints))),
+            topic_count=status.topic_count,
+            mounts={row.mount: row.cluster_id for row in rows},
+            asked_at=now,
+            named=tuple(one for one in (endpoint, *target.endpoints) if one in self.named),
+        )
+        return answer, others
+
+    def _upwards(self, channel: grpc.Channel) -> list[_Target]:
+        """Whom the server refers to for ``/``: its parent, which no table of its own names."""
+        try:
+            answer = resolve_pb2_grpc.ResolveServiceStub(channel).Resolve(
+                resolve_pb2.ResolveRequest(path=str(ROOT)), timeout=self.ask_seconds
+            )
+        except grpc.RpcError:
+            return []  # without it the census is smaller, not wrong
+        referral = answer.outcome.referral
+        if not referral.endpoints:
+            return []
+        return [
+            _Target(
+                tuple(referral.endpoints),
+                referral.cluster_id,
+                referral.cluster,
+                referral.mount,
+                referral.epoch,
+                referral.age_seconds,
+            )
+        ]
+
+    def result(self) -> Census:
+        """What was found, as far as the owners of the mounts, where they answered, agree.
+
+        Whom an owner does not list is not of the tree, whatever older tables or it itself say; whom
+        it lists at another place would be read under wrong paths, and counts as silent.
+        """
+        silent: dict[str, Silent] = {}
+        for cluster_id, mount in self._unanswered():
+            owner = Census(self.started_at, self.answered, silent).owner_of(mount)
+            if owner is None or cluster_id in owner.mounts.values():
+                name = self.targets[cluster_id].cluster
+                silent[cluster_id] = Silent(cluster_id, name, mount, self._why(cluster_id))
+        answered: dict[str, Answered] = {}
+        first = Census(self.started_at, self.answered, dict(silent))
+        for cluster_id, one in self.answered.items():
+            owner = first.owner_of(one.mount)
+            if owner is None or owner.mounts.get(one.state.mount) == cluster_id:
+                answered[cluster_id] = one
+                continue
+            for place, listed in owner.mounts.items():
+                if listed == cluster_id:
+                    reason = (
+                        f"believes to be mounted at {one.mount}; {owner.state.cluster} says that "
+                        f"it is mounted at {place}"
+                    )
+                    silent[cluster_id] = Silent(cluster_id, one.state.cluster, one.mount, reason)
+        return Census(self.started_at, answered, silent)
+
+    def _unanswered(self) -> list[tuple[str, Path]]:
+        """Those who are known by name only, from the top of the tree down."""
+        known = [
+            (cluster_id, mount)
+            for cluster_id, target in self.targets.items()
+            if cluster_id not in self.answered and (mount := _path(target.mount)) is not None
+        ]
+        return sorted(known, key=lambda pair: len(pair[1]))
+
+    def _why(self, cluster_id: str) -> str:
+        error = self.failed.get(cluster_id)
+        return error.message if error is not None else "it was not asked"
+
+
+def _path(text: str) -> Path | None:
+    """The path, unless what somebody told is none."""
+    try:
+        return Path.parse(text)
+    except InvalidPath:
+        return None
+
+
+def _above(upper: Path, lower: Path) -> bool:
+    return len(upper) < len(lower) and upper.is_prefix_of(lower)
+
+
+def _newer(one: _Target, other: _Target) -> bool:
+    return (one.epoch, -one.age_seconds) > (other.epoch, -other.age_seconds)
+
+
+def _check(status: admin_pb2.GetStatusResponse, target: _Target) -> None:
+    """That the right cluster answers, and can.
+
+    Raises:
+        KdirError: it does not.
+    """
+    found = status.authority.cluster
+    if target.cluster_id and found.cluster_id != target.cluster_id:
+        raise Lame(
+            f"{found.cluster} ({found.cluster_id}) answers where {target.cluster or 'the cluster'} "
+            f"({target.cluster_id}) should"
+        )
+    Path.parse(found.mount)
+    if status.parent.unmounted:
+        raise Unmounted("its parent has unmounted it")
+    if status.replica_state == admin_pb2.REPLICA_STATE_LOADING:
+        raise NotReady("it has not loaded its tree yet")
+
+
+def _target(row: federation_pb2.MountRow) -> _Target:
+    return _Target(
+        tuple(row.endpoints), row.cluster_id, row.cluster, row.mount, row.epoch, row.age_seconds
+    )
+
+
+def _listener(listener: entry_pb2.Listener) -> Listener:
+    return Listener(
+        name=listener.name,
+        bootstrap_servers=tuple(listener.bootstrap_servers),
+        security_protocol=listener.security_protocol,
+        sasl_mechanism=listener.sasl_mechanism,
+    )

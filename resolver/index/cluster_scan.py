@@ -1,0 +1,189 @@
+"""Reads the topics of one cluster, or of one shard of it, page by page; refuses to know Spark.
+
+A ``Shard`` is a plain value, so that it can travel to another process; the channel is made where
+the shard is read, and ends there (gRPC does not survive a fork, G11).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Protocol
+
+import grpc
+from kdir.v1 import scan_pb2, scan_pb2_grpc
+
+from resolver.error_status import from_rpc_error
+from resolver.errors import DeadlineExceeded, Internal, KdirError, Lame, Unavailable
+from resolver.index.arrow_rows import topic_batch
+from resolver.index.cluster_discovery import Answered, channel_to, state_of
+from resolver.index.row_schema import ClusterState
+from resolver.path import ROOT, Path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["PAGE_ROWS", "SHARD_ROWS", "Page", "Shard", "read_pages", "shards_of"]
+
+PAGE_ROWS: Final = 5_000
+"""Topics of a page: large enough that a call's own cost is lost in it."""
+SHARD_ROWS: Final = 250_000
+"""About so many topics are read by one task; smaller clusters are read whole."""
+_MOST_SHARDS: Final = 64
+_PAGE_SECONDS: Final = 30.0
+_ROUNDS: Final = 3
+"""So often are all endpoints tried for one page before the shard is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One part of one cluster's topics, and where to ask for it."""
+
+    state: ClusterState
+    """The cluster as it was when it was found."""
+    endpoints: tuple[str, ...]
+    path: str
+    """Only topics below this path; the mount point for all."""
+    number: int = 0
+    count: int = 1
+    page_rows: int = PAGE_ROWS
+    page_seconds: float = _PAGE_SECONDS
+    named: tuple[str, ...] = ()
+    """Those of the endpoints that the caller named itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Topics as ``TOPIC_COLUMNS``, and the state of the cluster that they are of."""
+
+    batch: pa.RecordBatch
+    state: ClusterState
+
+
+def shards_of(
+    one: Answered,
+    *,
+    below: Path = ROOT,
+    shard_rows: int = SHARD_ROWS,
+    page_rows: int = PAGE_ROWS,
+) -> list[Shard]:
+    """The shards of a cluster, of its topics below a path; none if it has nothing there."""
+    if below.is_prefix_of(one.mount):
+        path = one.mount
+    elif one.mount.is_prefix_of(below):
+        path = below
+    else:
+        return []
+    count = min(_MOST_SHARDS, max(1, -(-one.topic_count // shard_rows)))
+    return [
+        Shard(one.state, one.endpoints, str(path), number, count, page_rows, named=one.named)
+        for number in range(count)
+    ]
+
+
+def read_pages(
+    shard: Shard,
+    *,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Page]:
+    """The shard's pages in order; the next one is on its way while the caller has this one.
+
+    Pages come from one revision while the server holds it; the state of each page says which. A
+    server that fails in the middle is replaced by another of the same cluster, at the same place.
+
+    Raises:
+        KdirError: no endpoint gave the next page, or the cluster's store began another life.
+    """
+    with ExitStack() as stack:
+        reading = _Reading(shard, sleep, stack)
+        token, seen = "", set[str]()
+        pending = reading.ask(token)
+        while True:
+            response = reading.answer(pending, token)
+            token = response.next_page_token
+            if token in seen:
+                raise Internal(f"{shard.state.cluster}: its scan does not end: a page comes again")
+            seen.add(token)
+            if token:
+                pending = reading.ask(token)
+            state = state_of(response.authority, clock())
+            if state.incarnation != shard.state.incarnation:
+                raise Unavailable("its store was restored or migrated while it was read")
+            # As of when: the earlier moment, at which it was found, holds for all that was read.
+            yield Page(topic_batch(response), replace(shard.state, revision=state.revision))
+            if not token:
+                return
+
+
+class _Call(Protocol):
+    """A call under way."""
+
+    def result(self) -> scan_pb2.ScanTopicsResponse: ...
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One shard's calls: the endpoint in use, and its channel."""
+
+    shard: Shard
+    sleep: Callable[[float], None]
+    stack: ExitStack
+    position: int = 0
+    stub: scan_pb2_grpc.ScanServiceStub | None = None
+    channels: ExitStack = field(default_factory=ExitStack)
+
+    def __post_init__(self) -> None:
+        self.stack.enter_context(self.channels)
+
+    def ask(self, token: str) -> _Call:
+        if self.stub is None:
+            endpoint = self.shard.endpoints[self.position % len(self.shard.endpoints)]
+            self.stub = scan_pb2_grpc.ScanServiceStub(
+                self.channels.enter_context(
+                    channel_to(endpoint, self.shard.state.cluster_id, self.shard.named)
+                )
+            )
+        request = scan_pb2.ScanTopicsRequest(
+            path=self.shard.path,
+            shard=self.shard.number,
+            shard_count=self.shard.count,
+            page_size=self.shard.page_rows,
+            page_token=token,
+        )
+        return self.stub.ScanTopics.future(request, timeout=self.shard.page_seconds)
+
+    def answer(self, pending: _Call, token: str) -> scan_pb2.ScanTopicsResponse:
+        """The page that was asked for with ``token``, from whichever endpoint gives it."""
+        endpoints = len(self.shard.endpoints)
+        for attempt in range(1, _ROUNDS * endpoints + 1):
+            try:
+                return self._checked(pending)
+            except (Unavailable, DeadlineExceeded):
+                if attempt == _ROUNDS * endpoints:
+                    raise
+            if attempt % endpoints == 0:
+                self.sleep(0.2 * attempt)  # all were tried: perhaps one is just starting
+            self.channels.close()
+            self.stub = None
+            self.position += 1
+            pending = self.ask(token)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _checked(self, pending: _Call) -> scan_pb2.ScanTopicsResponse:
+        try:
+            response = pending.result()
+        except grpc.RpcError as failure:
+            raise from_rpc_error(failure) from failure
+        except grpc.FutureCancelledError as cancelled:
+            raise KdirError("the call was cancelled") from cancelled
+        found = response.authority.cluster
+        if found.cluster_id != self.shard.state.cluster_id:
+            raise Lame(
+                f"{found.cluster} ({found.cluster_id}) answers for {self.shard.state.cluster} "
+                f"({self.shard.state.cluster_id})"
+            )
+        return response

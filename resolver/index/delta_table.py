@@ -1,0 +1,321 @@
+"""The Delta table of the index: what it holds, and one commit at a time; refuses to decide.
+
+It is partitioned by cluster: each data file holds topics of one cluster, and all that is the same
+for a whole cluster (``schema.CLUSTER_COLUMNS``: as of when, at which revision, whether stale) are
+partition values. Those live in Delta's log and not in the files. Delta's protocol lets a commit
+add a file again that is already there, and then the newer words about it count ("this allows
+metadata updates"); so marking a cluster stale, or confirming that nothing has changed, writes a
+line of log and not a million rows, and one commit does that for some clusters while it replaces the
+files of others. A cluster without topics has one file without rows, so that it is known as well.
+
+The files and the commits are made by ``deltalake``, so that neither Spark nor Delta's jars are
+needed to write the table; Spark with those jars reads it like any other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.errors import InvalidArgument
+from resolver.index.row_schema import (
+    CLUSTER_COLUMNS,
+    COLUMNS,
+    TOPIC_COLUMNS,
+    ClusterState,
+    arrow_schema,
+    partition_values,
+    state_from_partition,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable
+    from deltalake.transaction import AddAction
+
+__all__ = [
+    "ClusterFiles",
+    "DataFile",
+    "IndexTable",
+    "Overtaken",
+    "Placed",
+    "TableState",
+]
+
+_PARTITION_COLUMNS: Final = [column.name for column in CLUSTER_COLUMNS]
+_CONFIGURATION: Final = {
+    # `--as-of` reaches back as far as the log and the files do; Delta's own defaults are 30 and 7
+    # days. Whoever wants the space back sets these lower and vacuums.
+    "delta.logRetentionDuration": "interval 3650 days",
+    "delta.deletedFileRetentionDuration": "interval 3650 days",
+}
+_DESCRIPTION: Final = "Every Kafka topic of every cluster, by path. Made by kdir index build."
+
+
+class Overtaken(Exception):
+    """Another commit came first: load again, decide again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of the table, by its path below the table's folder."""
+
+    path: str
+    size: int
+    rows: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFiles:
+    """What the table holds of one cluster."""
+
+    state: ClusterState
+    files: tuple[DataFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many topics."""
+        return sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """The table at one version; None when there is no table yet."""
+
+    version: int | None = None
+    clusters: Mapping[str, ClusterFiles] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A file and the cluster state that its rows shall have, or had."""
+
+    file: DataFile
+    state: ClusterState
+    fresh: bool = True
+    """False: the file is in the table already, and only its state changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTable:
+    """The table in a folder, or at any URL that ``deltalake`` knows (``s3://…``)."""
+
+    location: str
+
+    @classmethod
+    def at(cls, location: str) -> IndexTable:
+        """The table there; a relative folder is one of this process, and not of a worker's."""
+        return cls(location if "://" in location else str(FilePath(location).absolute()))
+
+    @property
+    def folder(self) -> FilePath | None:
+        """The table's folder; None where it is a URL."""
+        return None if "://" in self.location else FilePath(self.location)
+
+    def exists(self) -> bool:
+        """Whether there is a Delta table."""
+        from deltalake import DeltaTable
+
+        return DeltaTable.is_deltatable(self.location)
+
+    def open(self) -> DeltaTable:
+        """The table as it is now.
+
+        Raises:
+            InvalidArgument: there is none, or it is another table than an index of ours.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            table = DeltaTable(self.location)
+        except TableNotFoundError as error:
+            raise InvalidArgument(
+                f"no index at {self.location}: make one with kdir index build --table "
+                f"{self.location}"
+            ) from error
+        columns = {field.name for field in table.schema().fields}
+        missing = [column.name for column in COLUMNS if column.name not in columns]
+        if missing:
+            raise InvalidArgument(
+                f"the Delta table at {self.location} is no index of this version: it has no column "
+                f"{missing[0]}; name another folder, or build anew"
+            )
+        return table
+
+    def load(self) -> TableState:
+        """What the table holds now; an empty state without a version where there is none."""
+        if not self.exists():
+            return TableState()
+        table = self.open()
+        return TableState(table.version(), clusters_of(table))
+
+    def write(self, cluster_id: str, batches: Iterable[pa.RecordBatch]) -> DataFile:
+        """Write topics of one cluster to a new file, which no reader sees before a commit names it.
+
+        Its name is never used again, so that a task that is tried twice disturbs nobody.
+        """
+        import pyarrow.fs
+        import pyarrow.parquet
+        from deltalake.fs import DeltaStorageHandler
+
+        folder = re.sub(r"[^A-Za-z0-9._-]", "_", cluster_id)
+        path = f"cluster_id={folder}/{uuid.uuid4().hex}.parquet"
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        files = pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.location))
+        rows = 0
+        try:
+            with (
+                files.open_output_stream(path) as stream,
+                pyarrow.parquet.ParquetWriter(
+                    stream, arrow_schema(TOPIC_COLUMNS), compression="zstd"
+                ) as writer,
+            ):
+                for batch in _larger(batches):
+                    writer.write_table(batch)
+                    rows += batch.num_rows
+        except BaseException:
+            self.discard([DataFile(path, 0, 0, 0)])
+            raise
+        return DataFile(path, files.get_file_info(path).size, rows, time.time_ns() // 1_000_000)
+
+    def discard(self, files: Iterable[DataFile]) -> None:
+        """Remove files that no commit has named and none will; what cannot be removed stays."""
+        if self.folder is None:
+            return  # unnamed files cost space, not correctness: vacuum finds them
+        for file in files:
+            (self.folder / file.path).unlink(missing_ok=True)
+
+    def commit(
+        self, base: TableState, adds: Sequence[Placed], removes: Sequence[Placed], note: str
+    ) -> int:
+        """Make one commit on top of ``base``; returns the new version.
+
+        Raises:
+            Overtaken: the table is no longer as ``base`` says.
+        """
+        from deltalake import CommitProperties
+        from deltalake.transaction import AddAction
+
+        # No retries of its own: whether a change still makes sense on top of another commit is not
+        # deltalake's to say.
+        properties = CommitProperties(custom_metadata={"kdir": note}, max_commit_retries=0)
+        added = [
+            AddAction(
+                one.file.path,
+                one.file.size,
+                partition_values(one.state),
+                one.file.modified_ms,
+                one.fresh,
+                json.dumps({"numRecords": one.file.rows}),
+            )
+            for one in adds
+        ]
+        if base.version is None:
+            self._create(added, properties)
+            return 0
+        self._append(base.version, added, removes, properties)
+        return base.version + 1
+
+    def _create(self, added: list[AddAction], properties: CommitProperties) -> None:
+        """Make the table, unless somebody else did."""
+        from deltalake import Schema
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import create_table_with_add_actions
+
+        try:
+            create_table_with_add_actions(
+                self.location,
+                Schema.from_arrow(arrow_schema()),
+                added,
+                mode="error",
+                partition_by=_PARTITION_COLUMNS,
+                description=_DESCRIPTION,
+                configuration=_CONFIGURATION,
+                commit_properties=properties,
+            )
+        except DeltaError as error:
+            if self.exists():
+                raise Overtaken from error
+            raise
+
+    def _append(
+        self,
+        version: int,
+        added: Sequence[AddAction],
+        removes: Sequence[Placed],
+        properties: CommitProperties,
+    ) -> None:
+        """Make the version after this one, unless somebody else did."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import RemoveAction
+
+        now_ms = time.time_ns() // 1_000_000
+        removed = [
+            RemoveAction(one.file.path, True, now_ms, one.file.size, partition_values(one.state))
+            for one in removes
+        ]
+        table = DeltaTable(self.location, version=version)
+        try:
+            table.create_write_transaction(
+                [*added, *removed],
+                "append",
+                table.schema(),
+                partition_by=_PARTITION_COLUMNS,
+                commit_properties=properties,
+            )
+        except CommitFailedError as error:
+            if DeltaTable(self.location).version() != version:
+                raise Overtaken from error
+            raise
+
+
+def clusters_of(table: DeltaTable) -> dict[str, ClusterFiles]:
+    """The clusters of a loaded table, by cluster id."""
+    import pyarrow as pa
+
+    states: dict[str, ClusterState] = {}
+    files: dict[str, list[DataFile]] = {}
+    for row in pa.table(table.get_add_actions()).to_pylist():
+        state = state_from_partition(row["partition"])
+        states[state.cluster_id] = state
+        files.setdefault(state.cluster_id, []).append(
+            DataFile(row["path"], row["size_bytes"], row["num_records"], _ms(row))
+        )
+    return {
+        cluster_id: ClusterFiles(state, tuple(files[cluster_id]))
+        for cluster_id, state in states.items()
+    }
+
+
+def _ms(row: Mapping[str, Any]) -> int:
+    moment = row["modification_time"]
+    if isinstance(moment, datetime):
+        return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1000)
+    return int(moment)
+
+
+def _larger(batches: Iterable[pa.RecordBatch], rows: int = 100_000) -> Iterator[pa.Table]:
+    """The same rows in tables of about ``rows``: a row group a page would be many small ones."""
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            yield pa.Table.from_batches(held)
+            held, count = [], 0
+    if held:
+        yield pa.Table.from_batches(held)

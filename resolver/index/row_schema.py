@@ -1,0 +1,236 @@
+"""The row of the index: its columns, once, for Arrow, Spark and Delta; refuses to read or write.
+
+A row is one topic. Its columns are of two sorts: what belongs to the topic lies in the data files;
+what belongs to its whole cluster (who it is, as of when it was read, whether it is stale) is the
+same for all rows of a cluster, and the Delta table keeps it as partition values, beside the files
+and not in them. So a cluster's time and staleness change without rewriting a row (see
+delta_table.py).
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "CLUSTER_COLUMNS",
+    "COLUMNS",
+    "KIND_TOPIC",
+    "KIND_UNREAD",
+    "TOPIC_COLUMNS",
+    "ClusterState",
+    "Column",
+    "Listener",
+    "Type",
+    "arrow_schema",
+    "partition_values",
+    "spark_schema",
+    "state_from_partition",
+]
+
+KIND_TOPIC: Final = "topic"
+KIND_UNREAD: Final = "unread"
+"""``kind`` of the one row that the data source gives for a cluster that it could not read."""
+
+
+class Type(enum.Enum):
+    """The types that columns have; each is one of Spark, of Arrow and of Delta."""
+
+    TEXT = "STRING"
+    INTEGER = "INT"
+    LONG = "BIGINT"
+    FLAG = "BOOLEAN"
+    TIME = "TIMESTAMP"
+    LABELS = "MAP<STRING, STRING>"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the index."""
+
+    name: str
+    type: Type
+    comment: str
+
+
+TOPIC_COLUMNS: Final = (
+    Column("path", Type.TEXT, "canonical path"),
+    Column("name", Type.TEXT, "last segment of the path"),
+    Column("directory", Type.TEXT, "path of the directory that holds it"),
+    Column("kind", Type.TEXT, "topic"),
+    Column("entry_id", Type.LONG, "identity within the cluster; a move keeps it"),
+    Column("physical_name", Type.TEXT, "the topic's name in Kafka"),
+    Column("topic_id", Type.TEXT, "Kafka's topic id as Kafka shows it; null while unknown"),
+    Column("partitions", Type.INTEGER, "partitions; 0 = the broker's default"),
+    Column("replication_factor", Type.INTEGER, "replicas; 0 = the broker's default"),
+    Column("provision", Type.TEXT, "active, pending, failed, missing, replaced, …"),
+    Column("owner", Type.TEXT, "effective owner; null = nobody"),
+    Column("tags", Type.LABELS, "the topic's own labels"),
+    Column("drift_count", Type.INTEGER, "settings in Kafka that differ from what is wished"),
+    Column("adopted", Type.FLAG, "whether kdir found it in Kafka rather than made it"),
+    Column("changed_at", Type.TIME, "when the entry was last changed"),
+    Column("changed_by", Type.TEXT, "who changed it last; null where identities are not in use"),
+)
+
+CLUSTER_COLUMNS: Final = (
+    Column("cluster_id", Type.TEXT, "the cluster; never changes"),
+    Column("cluster", Type.TEXT, "its name, for people"),
+    Column("mount", Type.TEXT, "the path at which its tree is attached"),
+    Column("site", Type.TEXT, "the site of the server that answered; null = none"),
+    Column("bootstrap_servers", Type.TEXT, "host:port,… of its first listener"),
+    Column("listeners", Type.TEXT, "all listeners, as JSON"),
+    Column("as_of", Type.TIME, "how the cluster was then; null = it was never read"),
+    Column("revision", Type.LONG, "order of changes of its store"),
+    Column("incarnation", Type.TEXT, "life of its store"),
+    Column("stale", Type.FLAG, "it did not answer since as_of"),
+    Column("stale_since", Type.TIME, "when it first did not answer"),
+    Column("stale_reason", Type.TEXT, "why it could not be read"),
+)
+
+COLUMNS: Final = TOPIC_COLUMNS + CLUSTER_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """How clients reach a cluster's brokers under one listener (``kdir.v1.Listener``)."""
+
+    name: str
+    bootstrap_servers: tuple[str, ...]
+    security_protocol: str = ""
+    sasl_mechanism: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """What the index knows of one cluster as a whole; times are UTC."""
+
+    cluster_id: str
+    cluster: str = ""
+    mount: str = ""
+    site: str = ""
+    listeners: tuple[Listener, ...] = ()
+    as_of: datetime | None = None
+    revision: int | None = None
+    incarnation: str = ""
+    stale: bool = False
+    stale_since: datetime | None = None
+    stale_reason: str = ""
+
+    @property
+    def bootstrap_servers(self) -> tuple[str, ...]:
+        """The brokers of the first listener; none for a cluster with no Kafka behind it."""
+        return self.listeners[0].bootstrap_servers if self.listeners else ()
+
+    def same_rows(self, other: ClusterState) -> bool:
+        """Whether rows read in the one state are those that would be read in the other.
+
+        Paths hang on the mount, and all else of a row on the life and revision of the store.
+        """
+        return (
+            self.as_of is not None
+            and other.as_of is not None
+            and (self.incarnation, self.revision, self.mount)
+            == (other.incarnation, other.revision, other.mount)
+        )
+
+    def silent(self, since: datetime, reason: str) -> ClusterState:
+        """This state of a cluster that did not answer; the first such moment is kept."""
+        first = self.stale_since if self.stale and self.stale_since is not None else since
+        return replace(self, stale=True, stale_since=first, stale_reason=reason)
+
+
+def arrow_schema(columns: Iterable[Column] = COLUMNS) -> pa.Schema:
+    """The columns as Arrow has them; times are microseconds in UTC."""
+    import pyarrow as pa
+
+    types = {
+        Type.TEXT: pa.string(),
+        Type.INTEGER: pa.int32(),
+        Type.LONG: pa.int64(),
+        Type.FLAG: pa.bool_(),
+        Type.TIME: pa.timestamp("us", tz="UTC"),
+        Type.LABELS: pa.map_(pa.string(), pa.string()),
+    }
+    return pa.schema([pa.field(column.name, types[column.type]) for column in columns])
+
+
+def spark_schema(columns: Iterable[Column] = COLUMNS) -> str:
+    """The columns in Spark's DDL."""
+    return ", ".join(f"{column.name} {column.type.value}" for column in columns)
+
+
+def cluster_values(state: ClusterState) -> dict[str, object]:
+    """The cluster's columns, by name; what is empty is null, as Delta's partition values are."""
+    return {
+        "cluster_id": state.cluster_id,
+        "cluster": state.cluster or None,
+        "mount": state.mount or None,
+        "site": state.site or None,
+        "bootstrap_servers": ",".join(state.bootstrap_servers) or None,
+        "listeners": _listeners_json(state.listeners),
+        "as_of": state.as_of,
+        "revision": state.revision,
+        "incarnation": state.incarnation or None,
+        "stale": state.stale,
+        "stale_since": state.stale_since,
+        "stale_reason": state.stale_reason or None,
+    }
+
+
+def partition_values(state: ClusterState) -> dict[str, str | None]:
+    """The cluster's columns as Delta's log writes partition values (its protocol's text forms)."""
+    return {name: _text(value) for name, value in cluster_values(state).items()}
+
+
+def state_from_partition(values: Mapping[str, Any]) -> ClusterState:
+    """The state that partition values, read back with their types, say."""
+    as_of, since = values["as_of"], values["stale_since"]
+    return ClusterState(
+        cluster_id=values["cluster_id"],
+        cluster=values["cluster"] or "",
+        mount=values["mount"] or "",
+        site=values["site"] or "",
+        listeners=_listeners_from(values["listeners"]),
+        as_of=as_of.astimezone(UTC) if as_of is not None else None,
+        revision=values["revision"],
+        incarnation=values["incarnation"] or "",
+        stale=bool(values["stale"]),
+        stale_since=since.astimezone(UTC) if since is not None else None,
+        stale_reason=values["stale_reason"] or "",
+    )
+
+
+def _text(value: object) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case datetime():
+            # With a Z: the form without one means whatever time zone the reader is in.
+            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        case _:
+            return str(value)
+
+
+def _listeners_json(listeners: Sequence[Listener]) -> str | None:
+    return json.dumps([asdict(listener) for listener in listeners]) if listeners else None
+
+
+def _listeners_from(text: str | None) -> tuple[Listener, ...]:
+    return tuple(
+        Listener(
+            name=row["name"],
+            bootstrap_servers=tuple(row["bootstrap_servers"]),
+            security_protocol=row["security_protocol"],
+            sasl_mechanism=row["sasl_mechanism"],
+        )
+        for row in json.loads(text or "[]")
+    )

@@ -1,0 +1,201 @@
+"""Spark's data source ``kdir``: every topic of every cluster as a row; refuses to write.
+
+    register(spark)
+    spark.read.format("kdir").option("servers", "la-1:7400,ny-1:7400").load("/la")
+
+The driver's planner asks the servers for the clusters (``discovery``) and makes one partition of
+each, more of a large one; each executor opens its own channel to the cluster that it reads, since
+what travels to it is plain values. A cluster that does not answer does not fail the read: instead
+of its topics comes one row of kind ``unread`` that says which and why (``failures=row``), so that
+nothing is missing in silence. ``failures=skip`` leaves that row out, ``failures=raise`` fails.
+There is no ``readStream`` yet: whoever needs to follow changes uses ``Watch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from resolver.errors import Absent, InvalidArgument, KdirError, Unreachable
+from resolver.index.arrow_rows import unread_batch, with_cluster
+from resolver.index.cluster_discovery import ASK_SECONDS, Census, take_census
+from resolver.index.cluster_scan import PAGE_ROWS, SHARD_ROWS, Shard, read_pages, shards_of
+from resolver.index.row_schema import ClusterState, spark_schema
+from resolver.path import ROOT, Path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["KdirReader", "KdirSource", "Options", "register"]
+
+_FAILURES: Final = ("row", "skip", "raise")
+
+
+def register(spark: SparkSession) -> None:
+    """Let ``spark.read.format("kdir")`` be known to a session."""
+    spark.dataSource.register(KdirSource)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the options of a read say."""
+
+    servers: tuple[str, ...]
+    below: Path = ROOT
+    failures: str = "row"
+    ask_seconds: float = ASK_SECONDS
+    page_rows: int = PAGE_ROWS
+    shard_rows: int = SHARD_ROWS
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Options:
+        """Read ``servers``, ``path``, ``failures``, ``ask_seconds``, ``page_rows``, ``shard_rows``.
+
+        Raises:
+            InvalidArgument: one is unknown or wrong; names it, and what would be right.
+            InvalidPath: ``path`` is no canonical path.
+        """
+        known = {"servers", "path", "failures", "ask_seconds", "page_rows", "shard_rows"}
+        for name in options:
+            if name.lower() not in known:
+                raise InvalidArgument(f"option {name}: not one of {', '.join(sorted(known))}")
+        servers = tuple(filter(None, (options.get("servers") or "").replace(" ", "").split(",")))
+        if not servers:
+            raise InvalidArgument('option servers: found none; "host:port,…" would be right')
+        failures = options.get("failures") or "row"
+        if failures not in _FAILURES:
+            raise InvalidArgument(
+                f"option failures: found {failures!r}; {', '.join(_FAILURES)} would be right"
+            )
+        return cls(
+            servers=servers,
+            below=Path.parse(options.get("path") or "/"),
+            failures=failures,
+            ask_seconds=_positive(options, "ask_seconds", ASK_SECONDS),
+            page_rows=int(_positive(options, "page_rows", PAGE_ROWS)),
+            shard_rows=int(_positive(options, "shard_rows", SHARD_ROWS)),
+        )
+
+
+class KdirSource(DataSource):
+    """What ``spark.read.format("kdir")`` finds."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kdir"
+
+    def schema(self) -> str:
+        return spark_schema()
+
+    def reader(self, schema: StructType) -> KdirReader:
+        return KdirReader(Options.parse(self.options))
+
+
+@dataclass(frozen=True)
+class ShardPartition(InputPartition):
+    """Topics of one cluster, to be read by one task."""
+
+    shard: Shard
+
+
+@dataclass(frozen=True)
+class UnreadPartition(InputPartition):
+    """A cluster that did not answer when the read was planned."""
+
+    state: ClusterState
+
+
+class KdirReader(DataSourceReader):
+    """Plans a read in the driver, and reads its parts in the executors."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def partitions(self) -> list[InputPartition]:
+        options = self.options
+        census = take_census(options.servers, ask_seconds=options.ask_seconds)
+        shards = [
+            ShardPartition(shard)
+            for one in census.answered.values()
+            for shard in shards_of(
+                one,
+                below=options.below,
+                shard_rows=options.shard_rows,
+                page_rows=options.page_rows,
+            )
+        ]
+        return [*shards, *self._unread(census)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        match partition:
+            case ShardPartition(shard=shard):
+                yield from self._read(shard)
+            case UnreadPartition(state=state):
+                yield unread_batch(state)
+            case _:
+                raise TypeError(f"not a partition of this source: {partition!r}")
+
+    def _read(self, shard: Shard) -> Iterator[pa.RecordBatch]:
+        try:
+            for page in read_pages(shard):
+                yield with_cluster(page.batch, page.state)
+        except Absent:
+            return  # it has no such directory as the wanted path: no topics, and no failure
+        except KdirError as error:
+            match self.options.failures:
+                case "raise":
+                    raise
+                case "row":
+                    # What of it was read before stays in the result: this row says that it is not
+                    # all.
+                    since = shard.state.as_of
+                    yield unread_batch(
+                        replace(
+                            shard.state, stale=True, stale_since=since, stale_reason=error.message
+                        )
+                    )
+                case _:
+                    pass
+
+    def _unread(self, census: Census) -> list[InputPartition]:
+        below = self.options.below
+        silent = [
+            one
+            for one in census.silent.values()
+            if below.is_prefix_of(one.mount) or one.mount.is_prefix_of(below)
+        ]
+        if silent and self.options.failures == "raise":
+            raise Unreachable(f"{silent[0].cluster or silent[0].cluster_id}: {silent[0].reason}")
+        if self.options.failures == "skip":
+            return []
+        return [
+            UnreadPartition(
+                ClusterState(
+                    one.cluster_id,
+                    one.cluster,
+                    str(one.mount),
+                    stale=True,
+                    stale_since=census.started_at,
+                    stale_reason=one.reason,
+                )
+            )
+            for one in silent
+        ]
+
+
+def _positive(options: Mapping[str, str], name: str, default: float) -> float:
+    text = options.get(name)
+    if not text:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise InvalidArgument(f"option {name}: found {text!r}; a positive number would be right")
+    return number

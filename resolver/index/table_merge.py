@@ -1,0 +1,213 @@
+"""Decides what one commit changes, from what a crawl found and what the table holds; does no I/O.
+
+The same findings can be merged again into a table that another crawl has changed meanwhile: of two
+words about a cluster the later one counts, so that two crawls at once end as if one had waited.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TypeAlias, assert_never
+
+from resolver.index.delta_table import ClusterFiles, DataFile, Placed, TableState
+from resolver.index.row_schema import ClusterState
+
+__all__ = [
+    "Changes",
+    "ClusterLine",
+    "Finding",
+    "Gone",
+    "NoAnswer",
+    "Outcome",
+    "ReadAnew",
+    "Unchanged",
+    "merge",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAnew:
+    """The cluster's topics were read and lie in these files."""
+
+    state: ClusterState
+    files: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """The cluster answered that nothing has changed since the table's rows of it were read."""
+
+    state: ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """The cluster could not be read: its rows stay, and are stale."""
+
+    cluster_id: str
+    cluster: str
+    mount: str
+    reason: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The owner of its mount point answered, and has no such mount any more."""
+
+    cluster_id: str
+    reason: str
+    at: datetime
+
+
+Finding: TypeAlias = ReadAnew | Unchanged | NoAnswer | Gone
+
+
+class Outcome(enum.Enum):
+    """What became of one cluster's rows."""
+
+    READ = "read"
+    UNCHANGED = "unchanged"
+    STALE = "stale"
+    NEVER_READ = "never read"
+    REMOVED = "removed"
+    NEWER_KEPT = "newer kept"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLine:
+    """One cluster in the report of a build."""
+
+    cluster_id: str
+    cluster: str
+    mount: str
+    outcome: Outcome
+    rows: int
+    revision: int | None = None
+    as_of: datetime | None = None
+    stale_since: datetime | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one commit adds and removes, and what it says of each cluster."""
+
+    adds: list[Placed] = field(default_factory=list)
+    removes: list[Placed] = field(default_factory=list)
+    lines: list[ClusterLine] = field(default_factory=list)
+    unused: list[DataFile] = field(default_factory=list)
+    """Files that were written and are not needed, since somebody else was later."""
+
+
+def merge(
+    table: TableState, findings: Iterable[Finding], empty_file: Callable[[str], DataFile]
+) -> Changes:
+    """The changes that bring the table to what was found.
+
+    ``empty_file`` makes a file without rows for a cluster id: that is how the table knows a cluster
+    that was never read.
+    """
+    changes = Changes()
+    for finding in findings:
+        match finding:
+            case ReadAnew():
+                _read(changes, table.clusters.get(finding.state.cluster_id), finding)
+            case Unchanged():
+                _unchanged(changes, table.clusters.get(finding.state.cluster_id), finding)
+            case NoAnswer():
+                _no_answer(changes, table.clusters.get(finding.cluster_id), finding, empty_file)
+            case Gone():
+                _gone(changes, table.clusters.get(finding.cluster_id), finding)
+            case _:
+                assert_never(finding)
+    changes.lines.sort(key=lambda line: (line.mount, line.cluster_id))
+    return changes
+
+
+def _read(changes: Changes, held: ClusterFiles | None, finding: ReadAnew) -> None:
+    if held is not None and _later(held.state, finding.state.as_of):
+        changes.unused.extend(finding.files)
+        changes.lines.append(_line(held, Outcome.NEWER_KEPT))
+        return
+    state = _keep_since(finding.state, held)
+    changes.adds.extend(Placed(file, state) for file in finding.files)
+    if held is not None:
+        changes.removes.extend(Placed(file, held.state) for file in held.files)
+    changes.lines.append(_line(ClusterFiles(state, finding.files), Outcome.READ))
+
+
+def _unchanged(changes: Changes, held: ClusterFiles | None, finding: Unchanged) -> None:
+    if held is None:
+        # Another crawl has removed it since. Whether that was right, the next one will see.
+        changes.lines.append(_line(ClusterFiles(finding.state, ()), Outcome.REMOVED))
+        return
+    if _later(held.state, finding.state.as_of) or not held.state.same_rows(finding.state):
+        changes.lines.append(_line(held, Outcome.NEWER_KEPT))
+        return
+    _restate(changes, held, _keep_since(finding.state, held), Outcome.UNCHANGED)
+
+
+def _no_answer(
+    changes: Changes,
+    held: ClusterFiles | None,
+    finding: NoAnswer,
+    empty_file: Callable[[str], DataFile],
+) -> None:
+    if held is None:
+        state = ClusterState(finding.cluster_id, finding.cluster, finding.mount)
+        state = state.silent(finding.at, finding.reason)
+        file = empty_file(finding.cluster_id)
+        changes.adds.append(Placed(file, state))
+        changes.lines.append(_line(ClusterFiles(state, (file,)), Outcome.NEVER_READ))
+        return
+    if _later(held.state, finding.at):
+        changes.lines.append(_line(held, Outcome.NEWER_KEPT))
+        return
+    outcome = Outcome.STALE if held.state.as_of is not None else Outcome.NEVER_READ
+    _restate(changes, held, held.state.silent(finding.at, finding.reason), outcome)
+
+
+def _gone(changes: Changes, held: ClusterFiles | None, finding: Gone) -> None:
+    if held is None:
+        return
+    if _later(held.state, finding.at):
+        changes.lines.append(_line(held, Outcome.NEWER_KEPT))
+        return
+    changes.removes.extend(Placed(file, held.state) for file in held.files)
+    changes.lines.append(replace(_line(held, Outcome.REMOVED), reason=finding.reason))
+
+
+def _restate(changes: Changes, held: ClusterFiles, state: ClusterState, outcome: Outcome) -> None:
+    if state != held.state:
+        changes.adds.extend(Placed(file, state, fresh=False) for file in held.files)
+    changes.lines.append(_line(ClusterFiles(state, held.files), outcome))
+
+
+def _later(held: ClusterState, than: datetime | None) -> bool:
+    return held.as_of is not None and than is not None and held.as_of > than
+
+
+def _keep_since(state: ClusterState, held: ClusterFiles | None) -> ClusterState:
+    """A cluster that answered from a store that is away was stale before: since then."""
+    if not state.stale or held is None or not held.state.stale or held.state.stale_since is None:
+        return state
+    return replace(state, stale_since=held.state.stale_since)
+
+
+def _line(files: ClusterFiles, outcome: Outcome) -> ClusterLine:
+    state = files.state
+    return ClusterLine(
+        state.cluster_id,
+        state.cluster,
+        state.mount,
+        outcome,
+        files.rows,
+        state.revision,
+        state.as_of,
+        state.stale_since,
+        state.stale_reason,
+    )

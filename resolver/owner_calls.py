@@ -1,0 +1,319 @@
+"""Calls to the owner of a path: who that is, asking its servers in turn, once more after a move.
+
+Refuses to guess: a call goes only to servers that a walk proved to own the path. Writes carry a
+request id (AIP-155), so that asking another server after a lost answer has one effect, not two.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import Message
+
+from resolver import errors
+from resolver.answer_cache import Cache
+from resolver.cached_lookup import Lookups
+from resolver.endpoints import Health
+from resolver.errors import KdirError
+from resolver.path import Path
+from resolver.resolution.outcome import Answer, Failed, Found, NotThere, Sender
+from resolver.resolution.state_machine import Rules
+from resolver.transport import Method, Transport, method
+from resolver.wanted import Wanted
+
+__all__ = ["Owner", "Owners"]
+
+_NOT_FOLLOWED: Final = frozenset({"CreateEntry", "DeleteEntry", "MoveEntry"})
+"""Calls about the entry at the path itself, also where that is a link or a mount."""
+_WRITE_WITHOUT_ID: Final = frozenset({"DetachParent", "AttachParent"})
+"""Calls that write and carry no request id."""
+_MOVED: Final = (errors.NotAuthoritative, errors.Unmounted, errors.Lame, errors.Unimplemented)
+_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8, *repeat(1.0, 600))
+"""Seconds from one question to a server that has not loaded to the next."""
+_LEAST_SECONDS: Final = 0.1
+"""So much of a call's time is kept for the last question."""
+
+
+class Owner(NamedTuple):
+    """Who owns a path."""
+
+    path: Path
+    """Canonical: behind the links. Where nothing stands there, where it would."""
+    exists: bool
+    cluster: str
+    cluster_id: str
+    mount: Path
+    endpoints: tuple[str, ...]
+    """Its servers, the one that answered first."""
+    kind: str
+    """``topic``, ``directory``, ``link`` or ``mount``; empty where nothing stands there."""
+
+
+class _Call:
+    """One call of a user's: its request is filled in anew for each try."""
+
+    __slots__ = ("at_parent", "new_path", "path", "request", "rpc", "token", "wanted")
+
+    def __init__(
+        self, path: Path, rpc: Method, request: Any, wanted: Wanted, *, at_parent: bool
+    ) -> None:
+        self.path = path
+        self.rpc = rpc
+        self.request = request
+        self.wanted = wanted
+        self.at_parent = at_parent
+        self.token: str = getattr(request, "token", "")
+        moves = _has(request, "new_path")
+        self.new_path = Path.parse(request.new_path) if moves else None
+
+
+class Owners:
+    """Finds owners and calls them. Thread-safe."""
+
+    def __init__(
+        self,
+        lookups: Lookups,
+        cache: Cache,
+        transport: Transport,
+        health: Health,
+        rules: Callable[[Wanted], Rules],
+        clock: Callable[[], float],
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._sleep = sleep
+        self._lookups = lookups
+        self._cache = cache
+        self._transport = transport
+        self._health = health
+        self._rules = rules
+        self._clock = clock
+
+    def owner_of(
+        self,
+        path: Path,
+        wanted: Wanted,
+        deadline: float,
+        *,
+        fresh: bool = False,
+        token: str = "",
+    ) -> Owner:
+        """Who owns the path, by a walk; ``fresh``: not by what was known before; ``token``: by what
+        holds at these positions or later.
+
+        Raises:
+            KdirError: nobody who owns it could be asked.
+        """
+        rules = self._rules(wanted).by_referrals()
+        if fresh:
+            rules = rules.without_hints()
+        since = self._clock()
+        walk = self._lookups.walk(path, rules, wanted, token, deadline)
+        self._lookups.learn(walk, since)
+        match end := walk.next():
+            case Found(answer=answer, sender=sender, endpoints=endpoints):
+                return _owner(answer.path, sender, endpoints, _kind(answer))
+            case NotThere(path=canonical, sender=sender, endpoints=endpoints):
+                return _owner(canonical, sender, endpoints, "")
+            case Failed(error=error):
+                raise error
+            case _:
+                raise AssertionError(f"a walk to {path} did not end: {end}")
+
+    def call(
+        self,
+        path: Path,
+        name: str,
+        request: Message,
+        deadline: float,
+        *,
+        no_follow: bool | None = None,
+        at_parent: bool = False,
+    ) -> Any:
+        """Call the owner of ``path``; see ``Resolver.call``."""
+        rpc = method(name)
+        copy = _copy(rpc, request)
+        writes = _has(copy, "request_id")
+        if writes and not copy.request_id:
+            copy.request_id = os.urandom(16).hex()
+        if no_follow is None:
+            no_follow = name.partition(".")[2] in _NOT_FOLLOWED
+        wanted = Wanted(prefer=getattr(copy, "kind", 0), no_follow=no_follow, for_writes=writes)
+        call = _Call(path, rpc, copy, wanted, at_parent=at_parent)
+        answer = self._ready(call, deadline)
+        if writes or name.partition(".")[2] in _WRITE_WITHOUT_ID:
+            self._wrote(call, answer)
+        return answer
+
+    def _ready(self, call: _Call, deadline: float) -> Any:
+        """Ask; who has not loaded yet is asked again, less and less often, as long as there is time
+        (P5). Nothing was done, and soon it will say. On its way there it may not answer
+        for a moment.
+        """
+        not_ready: errors.NotReady | None = None
+        for pause in _PAUSES:
+            try:
+                return self._found(call, deadline)
+            except errors.NotReady as error:
+                not_ready = error
+            except errors.Unreachable:
+                if not_ready is None:
+                    raise
+            if deadline - self._clock() < pause + _LEAST_SECONDS:
+                break
+            self._sleep(pause)
+        assert not_ready is not None  # noqa: S101 - or it were raised, or answered
+        raise not_ready
+
+    def _found(self, call: _Call, deadline: float) -> Any:
+        try:
+            return self._once(call, deadline, fresh=False)
+        except errors.TokenExpired:
+            if call.token:
+                raise  # it is the caller's own
+            self._lookups.session.clear()  # the store that this client wrote to lives no more
+            return self._once(call, deadline, fresh=False)
+        except _MOVED as error:
+            # Its mount may have moved since it was looked up, or the cache was wrong. A walk that
+            # itself ended lame has restarted once already.
+            if isinstance(error, errors.Lame) and error.attempts:
+                raise
+            return self._once(call, deadline, fresh=True)
+
+    def _once(self, call: _Call, deadline: float, *, fresh: bool) -> Any:
+        """Find the owner and ask it, with what it is to know filled in."""
+        request = call.request
+        if call.at_parent and not call.path.is_root:
+            above = Wanted(for_writes=call.wanted.for_writes)
+            owner = self.owner_of(call.path.parent, above, deadline, fresh=fresh, token=call.token)
+            canonical = owner.path.child(call.path.name)
+        else:
+            owner = self.owner_of(call.path, call.wanted, deadline, fresh=fresh, token=call.token)
+            canonical = owner.path
+        if _has(request, "path"):
+            request.path = str(canonical)
+        if call.new_path is not None:
+            above = Wanted(for_writes=True)
+            target = self.owner_of(
+                call.new_path.parent, above, deadline, fresh=fresh, token=call.token
+            )
+            request.new_path = str(target.path.child(call.new_path.name))
+        if _has(request, "token"):
+            request.token = self._lookups.session.with_token(call.token)
+        patient = call.wanted.for_writes
+        return self.ask(
+            owner.endpoints,
+            call.rpc,
+            request,
+            deadline,
+            cluster_id=owner.cluster_id,
+            patient=patient,
+        )
+
+    def _wrote(self, call: _Call, answer: Any) -> None:
+        """Read what was written from now on, and forget what it changed."""
+        self._lookups.session.wrote(getattr(answer, "token", ""))
+        fields = [field for field in ("path", "new_path") if _has(call.request, field)]
+        sent = [Path.parse(getattr(call.request, field)) for field in fields]
+        for path in (call.path, *sent):
+            self._cache.drop(path)
+            if getattr(call.request, "make_parents", False):
+                for length in range(1, len(path)):  # they may have been remembered as absent
+                    self._cache.drop_at(str(Path(path.segments[:length])))
+            if call.wanted.no_follow:  # a mount may have come, gone or moved
+                self._cache.unlearn_below(path)
+
+    def ask(
+        self,
+        endpoints: Sequence[str],
+        rpc: Method,
+        request: Message,
+        deadline: float,
+        *,
+        cluster_id: str = "",
+        patient: bool = False,
+    ) -> Any:
+        """The first answer of servers that are all alike, of one cluster, within the deadline.
+
+        ``patient``: give a server all the time there is. A write may rightly take long (a topic is
+        waited for), and its server has just answered a walk; one that is gone says so at once.
+
+        Raises:
+            KdirError: what the first server said that could say something, or Unreachable.
+        """
+        order = [endpoint for endpoint in endpoints if not self._health.is_bad(endpoint)]
+        order += [endpoint for endpoint in endpoints if endpoint not in order]
+        attempts: list[str] = []
+        last: KdirError | None = None
+        for position, endpoint in enumerate(order):
+            left = deadline - self._clock()
+            if left <= 0:
+                break
+            try:
+                share = 1 if patient else min(len(order) - position, 4)
+                answer = self._transport.call(
+                    endpoint, rpc, request, left / share, cluster_id=cluster_id
+                )
+            except KdirError as error:
+                attempts.append(f"{endpoint}: {error}")
+                if not _another_may_say(error):
+                    error.attempts = (*attempts, *error.attempts)
+                    raise
+                match error:
+                    case errors.DeadlineExceeded():
+                        self._health.slow(endpoint)
+                    case errors.TokenFromFuture():
+                        pass  # it answers; it only lags behind its store
+                    case _:
+                        self._health.failed(endpoint)
+                last = _heavier(last, error)
+            else:
+                self._health.good(endpoint)
+                return answer
+        if last is None:
+            raise errors.DeadlineExceeded(f"{rpc.name}: the time was over before it was asked")
+        last.attempts = tuple(attempts)
+        raise last
+
+
+def _owner(path: Path, sender: Sender, endpoints: tuple[str, ...], kind: str) -> Owner:
+    return Owner(path, bool(kind), sender.cluster, sender.cluster_id, sender.mount, endpoints, kind)
+
+
+def _kind(answer: Answer) -> str:
+    resolution: Any = answer.payload
+    return resolution.entry.WhichOneof("kind") or ""
+
+
+def _has(request: Message, field: str) -> bool:
+    return field in request.DESCRIPTOR.fields_by_name
+
+
+def _copy(rpc: Method, request: Message) -> Any:
+    if not isinstance(request, rpc.request):
+        raise TypeError(f"{rpc.name} takes a {rpc.request.__name__}, not {type(request).__name__}")
+    copy = rpc.request()
+    copy.CopyFrom(request)
+    return copy
+
+
+def _another_may_say(error: KdirError) -> bool:
+    match error:
+        case errors.KafkaUnavailable() | errors.Lame():
+            return False
+        case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
+            return True
+        case errors.TokenFromFuture():
+            return True  # another server of the cluster may have come there
+        case _:
+            return False
+
+
+def _heavier(known: KdirError | None, error: KdirError) -> KdirError:
+    """Of several failures the one that says most: a server that spoke, before silence."""
+    if known is None or isinstance(error, errors.NotReady | errors.StoreUnavailable):
+        return error
+    return known

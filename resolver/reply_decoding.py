@@ -1,0 +1,212 @@
+"""Replies of the contract as the walk's own values; refuses to judge who may say what.
+
+What cannot be read (a mount that is no path, an empty outcome) becomes a ``Lame`` error: whoever
+sent it is no directory server that one could go by.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from kdir.v1 import entry_pb2, resolve_pb2
+
+from resolver import errors
+from resolver.error_status import from_outcome
+from resolver.path import Path
+from resolver.printable import printable
+from resolver.resolution.outcome import (
+    Absent,
+    Answer,
+    LinkMode,
+    Outcome,
+    Referral,
+    Reply,
+    Rewrite,
+    Said,
+    Sender,
+    Way,
+)
+from resolver.revision_token import NOTHING_READ, ReadPositions, Token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["MAX_LIFETIME_SECONDS", "MAX_NEGATIVE_SECONDS", "batch", "one", "sender"]
+
+MAX_LIFETIME_SECONDS: Final = 3600
+"""No answer or referral is kept longer, whatever its sender says (R18)."""
+MAX_NEGATIVE_SECONDS: Final = 30
+"""No absence is kept longer: a topic made a moment ago must not stay away for long (R18)."""
+
+_WAYS: Final = {
+    resolve_pb2.REFERRAL_KIND_DOWN: Way.DOWN,
+    resolve_pb2.REFERRAL_KIND_UP: Way.UP,
+    resolve_pb2.REFERRAL_KIND_DIRECT: Way.DIRECT,
+}
+_MAX_NAME: Final = 256  # of ids and names that only people and comparisons look at
+_MAX_ENDPOINT: Final = 300
+_REMEMBERED_TOKENS: Final = 256
+"""Of servers; one gives the same token until its tree changes."""
+
+
+def one(response: resolve_pb2.ResolveResponse) -> Reply:
+    """The reply to one question.
+
+    Raises:
+        Lame: it cannot be read.
+    """
+    return Reply(sender(response.authority), _outcome(response.outcome))
+
+
+def batch(
+    response: resolve_pb2.BatchResolveResponse, paths: Sequence[Path]
+) -> Iterator[Reply | errors.KdirError]:
+    """The replies to ``paths``, in order; what went wrong with one of them is an error there.
+
+    Raises:
+        Lame: there are not as many outcomes as paths.
+    """
+    if len(response.outcomes) != len(paths):
+        raise errors.Lame(f"gave {len(response.outcomes)} outcomes for {len(paths)} paths")
+    senders: list[Sender | errors.Lame] = []
+    for authority in response.authorities:
+        try:
+            senders.append(sender(authority))
+        except errors.Lame as error:
+            senders.append(error)
+    everybody = NOTHING_READ
+    for one in senders:
+        everybody = everybody.joined(one.read) if isinstance(one, Sender) else everybody
+    for path, outcome in zip(paths, response.outcomes, strict=True):
+        kind = outcome.WhichOneof("kind")
+        if kind == "error":
+            yield from_outcome(outcome.error)
+            continue
+        index = outcome.resolution.authority_index if kind == "resolution" else None
+        who = _whose(senders, path, index)
+        if index is None and len(senders) > 1 and isinstance(who, Sender):
+            who = who._replace(behind=everybody)  # it is not said who: no older than all of them
+        try:
+            yield who if isinstance(who, errors.Lame) else Reply(who, _outcome(outcome))
+        except errors.Lame as error:
+            yield error
+
+
+def _whose(
+    senders: list[Sender | errors.Lame], path: Path, index: int | None
+) -> Sender | errors.Lame:
+    """Who gave an outcome. Only resolutions say it; the rest is by the deepest that may."""
+    if not senders:
+        return errors.Lame("does not say who answers")
+    if len(senders) == 1 and not index:
+        return senders[0]
+    if index is not None:
+        return senders[index] if index < len(senders) else errors.Lame(f"names authority {index}")
+    able = [s for s in senders if isinstance(s, Sender) and s.mount.is_prefix_of(path)]
+    return max(able, key=lambda one: len(one.mount), default=senders[0])
+
+
+def sender(authority: resolve_pb2.Authority) -> Sender:
+    """Who answered.
+
+    Raises:
+        Lame: it does not say, or not so that it could be read.
+    """
+    cluster = authority.cluster
+    if not cluster.cluster_id:
+        raise errors.Lame("does not say which cluster it is")
+    return Sender(
+        cluster_id=_text(cluster.cluster_id),
+        mount=_required(cluster.mount, "mount"),
+        cluster=_text(cluster.cluster),
+        epoch=cluster.epoch,
+        server=_text(authority.server),
+        incarnation=_text(authority.incarnation),
+        revision=authority.revision,
+        stale=authority.stale,
+        age_seconds=max(0.0, authority.age_seconds),
+        payload=authority,
+        behind=_read_positions(authority.token),
+    )
+
+
+@lru_cache(_REMEMBERED_TOKENS)
+def _read_positions(token: str) -> ReadPositions:
+    """What a server read: of itself, and of those that it asked in one's name."""
+    try:
+        return ReadPositions(Token.parse(token).positions) if token else NOTHING_READ
+    except errors.InvalidToken:
+        return NOTHING_READ.incomplete()
+
+
+def _outcome(outcome: resolve_pb2.Outcome) -> Outcome:
+    match outcome.WhichOneof("kind"):
+        case "resolution":
+            return _answer(outcome.resolution)
+        case "referral":
+            return _referral(outcome.referral)
+        case "rewrite":
+            return _rewrite(outcome.rewrite)
+        case "absent":
+            absent = outcome.absent
+            nearest = _optional(absent.nearest_directory, "nearest directory")
+            return Absent(nearest, min(absent.lifetime_seconds, MAX_NEGATIVE_SECONDS))
+        case "error":
+            return Said(from_outcome(outcome.error))
+        case _:
+            raise errors.Lame("answered nothing")
+
+
+def _answer(resolution: resolve_pb2.Resolution) -> Answer:
+    path = _required(resolution.entry.path, "canonical path")
+    if resolution.entry.WhichOneof("kind") is None:
+        raise errors.Lame(f"does not say what {path} is")
+    lifetime = min(resolution.lifetime_seconds, MAX_LIFETIME_SECONDS)
+    return Answer(path, lifetime, resolution)
+
+
+def _referral(referral: resolve_pb2.Referral) -> Referral:
+    way = _WAYS.get(referral.kind, Way.START)
+    return Referral(
+        way=way,
+        mount=(_optional if way is Way.UP else _required)(referral.mount, "mount"),
+        # One too long to be an endpoint is cut, and refused as what it then is.
+        endpoints=tuple(endpoint[:_MAX_ENDPOINT] for endpoint in referral.endpoints[:100]),
+        cluster_id=_text(referral.cluster_id),
+        cluster=_text(referral.cluster),
+        epoch=referral.epoch,
+        lifetime_seconds=min(referral.lifetime_seconds, MAX_LIFETIME_SECONDS),
+        age_seconds=referral.age_seconds,
+    )
+
+
+def _rewrite(rewrite: resolve_pb2.Rewrite) -> Rewrite:
+    if not rewrite.paths:
+        raise errors.Lame(f"link {_text(rewrite.link)} without targets")
+    union = rewrite.mode == entry_pb2.LINK_MODE_UNION
+    return Rewrite(
+        link=_required(rewrite.link, "link"),
+        paths=tuple(_required(path, "target") for path in rewrite.paths[:100]),
+        mode=LinkMode.UNION if union else LinkMode.FIRST,
+        fall_back_on_absent=rewrite.fall_back_on_absent,
+        writes_follow=rewrite.writes == entry_pb2.LINK_WRITES_FOLLOW,
+        site_link=rewrite.site_link,
+        lifetime_seconds=min(rewrite.lifetime_seconds, MAX_LIFETIME_SECONDS),
+    )
+
+
+def _required(text: str, what: str) -> Path:
+    try:
+        return Path.parse(text)
+    except errors.InvalidPath as error:
+        raise errors.Lame(f"answers with a {what} that is no path: {error.message}") from None
+
+
+def _optional(text: str, what: str) -> Path | None:
+    return _required(text, what) if text else None
+
+
+def _text(text: str) -> str:
+    """A name or an id for people and comparisons: short, and nothing that a terminal would obey."""
+    return printable(text[:_MAX_NAME])

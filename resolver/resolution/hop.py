@@ -1,0 +1,247 @@
+"""One hop of a walk: whom a word named, what an honest word is, what failures come to; pure.
+
+What a failing hop comes to. Every server that was named is asked. If one of them said that it has
+not loaded, the owner was reached and could not say: NotReady. Else, if one did not answer, the
+owner may be that one: Unreachable. Else what the bad or lame ones did decides: the server's own
+error, ReferralLoop, BadReferral, NoRoute, Lame.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
+
+from resolver import errors
+from resolver.errors import KdirError
+from resolver.host_port import MAX_ENDPOINTS
+from resolver.path import Path
+from resolver.resolution.outcome import (
+    Absent,
+    Answer,
+    Ask,
+    Referral,
+    Reply,
+    Rewrite,
+    Sender,
+    Verdict,
+    Way,
+)
+from resolver.revision_token import Position
+
+__all__ = [
+    "Hop",
+    "Stop",
+    "Trouble",
+    "crooked",
+    "few",
+    "foreign",
+    "is_above",
+    "judged",
+]
+
+
+class Trouble(enum.IntEnum):
+    """Why a server of a hop was of no use; the highest one of a hop decides what the hop is."""
+
+    LAME = 1
+    NO_ROUTE = 2
+    BAD = 3
+    LOOP = 4
+    OTHER = 5
+    UNREACHABLE = 6
+    NOT_READY = 7
+
+
+@dataclass(slots=True)
+class Hop:
+    """The servers that one word named, and what became of those that were asked."""
+
+    way: Way
+    path: Path
+    referral: Referral | None = None
+    endpoints: tuple[str, ...] = ()
+    queue: list[str] = field(default_factory=list)
+    """Those still to be asked."""
+    slow: set[str] = field(default_factory=set)
+    """Those that were set aside once, for they did not answer quickly."""
+    again: dict[str, tuple[str, Position]] = field(default_factory=dict)
+    """Those whose answer was older than what was seen of (cluster id, position)."""
+    troubles: list[tuple[Trouble, KdirError]] = field(default_factory=list)
+
+    @property
+    def mount(self) -> Path | None:
+        """Where the word says that these servers' cluster is mounted."""
+        return self.referral.mount if self.referral is not None else None
+
+    @property
+    def cluster_id(self) -> str:
+        """Which cluster the word says it is."""
+        return self.referral.cluster_id if self.referral is not None else ""
+
+    @property
+    def cluster(self) -> str:
+        """Its name, for people."""
+        return self.referral.cluster if self.referral is not None else ""
+
+    @property
+    def remaining_seconds(self) -> int | None:
+        """What is left of the word that named them; None = nobody's word, it does not end."""
+        return self.referral.remaining_seconds if self.referral is not None else None
+
+    @property
+    def named(self) -> str:
+        """The owner, for people."""
+        if self.mount is None:
+            return self.cluster or (
+                "the parent" if self.way is Way.UP else "the servers to begin with"
+            )
+        return f"{self.cluster} at {self.mount}" if self.cluster else str(self.mount)
+
+    @property
+    def only_lame(self) -> bool:
+        """Whether every server said "not mine", or was another than expected."""
+        return bool(self.troubles) and all(t is Trouble.LAME for t, _ in self.troubles)
+
+    def mismatch(self, sender: Sender) -> str:
+        """Why the sender is not who was referred to; empty = it is (R12, R16)."""
+        referral = self.referral
+        if referral is None:
+            return ""
+        if referral.cluster_id and sender.cluster_id != referral.cluster_id:
+            return f"is cluster {sender.cluster_id}, not {referral.cluster_id}"
+        # Who never met its parent can only guess where that is mounted, and names no cluster.
+        guessed = referral.way is Way.UP and not referral.cluster_id
+        if not guessed and referral.mount is not None and sender.mount != referral.mount:
+            return f"is mounted at {sender.mount}, not {referral.mount}"
+        if referral.epoch and sender.epoch and sender.epoch != referral.epoch:
+            return f"knows epoch {sender.epoch} of its mount, not {referral.epoch}"
+        return ""
+
+    def verdict(self, asked: Path) -> KdirError:
+        """The one error that the failures come to."""
+        facts = {"path": str(asked)}
+        if self.mount is not None:
+            facts["mount"] = str(self.mount)
+        if self.cluster_id:
+            facts["cluster_id"] = self.cluster_id
+        if not self.troubles:
+            return errors.Unreachable(f"{self.named}: no server of it is known", metadata=facts)
+        worst = max(trouble for trouble, _ in self.troubles)
+        last = next(error for trouble, error in self.troubles if trouble is worst)
+        match worst:
+            case Trouble.NOT_READY if not isinstance(last, errors.TokenFromFuture):
+                message = f"{self.named}: not ready: {last.message}"
+                return errors.NotReady(message, metadata=facts)
+            case Trouble.UNREACHABLE:
+                message = f"{self.named}: no server answered: {last.message}"
+                untrusted = isinstance(last, errors.HandshakeFailed)
+                kind = errors.HandshakeFailed if untrusted else errors.Unreachable
+                return kind(message, metadata=facts)
+            case Trouble.LAME:
+                return errors.Lame(f"{self.named}: {last.message}", metadata=facts)
+            case Trouble.NOT_READY | Trouble.OTHER | Trouble.LOOP | Trouble.BAD | Trouble.NO_ROUTE:
+                return last
+            case _:
+                assert_never(worst)
+
+
+class Stop(NamedTuple):
+    """A server that was asked and whose word was followed."""
+
+    endpoint: str
+    sender: Sender
+    hop: Hop
+
+
+def judged(error: KdirError, way: Way, *, recursive: bool) -> tuple[Trouble | None, Verdict]:
+    """What an error says of the hop, and of the server that gave it when it was asked by ``way``.
+
+    No trouble: the others of the hop would say the same.
+    """
+    match error:
+        case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
+            return Trouble.NOT_READY, Verdict.FAILED
+        case errors.NoRoute() if way in (Way.START, Way.UP, Way.TREE):
+            return Trouble.NO_ROUTE, Verdict.ACCEPTED
+        case errors.Lame() if recursive:
+            return Trouble.UNREACHABLE, Verdict.ACCEPTED
+        case (
+            errors.NotAuthoritative()
+            | errors.Unmounted()
+            | errors.Unimplemented()
+            | errors.NoRoute()
+            | errors.Lame()
+            # Only an outcome, which says who gives it, may say absent.
+            | errors.Absent()
+            | errors.InvalidNamespace()
+        ):
+            return Trouble.LAME, Verdict.LAME
+        case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
+            return Trouble.UNREACHABLE, Verdict.FAILED
+        case errors.Internal() | errors.LimitExceeded():
+            return Trouble.OTHER, Verdict.FAILED
+        case _:  # denied, invalid, expired
+            return None, Verdict.ACCEPTED
+
+
+def crooked(path: Path, sender: Path, referral: Referral, *, went_down: bool) -> str:
+    """Why no honest server mounted at ``sender`` refers ``path`` like this; empty = it may.
+
+    R3: down is strictly deeper and a prefix of the path; up is a strict ancestor of the
+    sender's mount, and never after the first down; direct is a prefix of the path.
+    """
+    mount = referral.mount
+    inside = sender.is_prefix_of(path)
+    match referral.way:
+        case Way.DOWN:
+            if mount is None or not mount.is_prefix_of(path):
+                return "down must lie on the path"
+            return "" if is_above(sender, mount) else "down must be strictly deeper"
+        case Way.UP:
+            if went_down or inside:
+                return "up, after the walk has come down"
+            if mount is not None and not is_above(mount, sender):
+                return "up must be a strict ancestor of the sender"
+            return ""
+        case Way.DIRECT:
+            if mount is None or not mount.is_prefix_of(path):
+                return "direct must lie on the path"
+            if inside and not is_above(sender, mount):
+                return "direct must be nearer than the sender"
+            return ""
+        case _:
+            return "neither up, down nor direct"
+
+
+def foreign(ask: Ask, reply: Reply, *, site_links: bool) -> str:
+    """Why this answer is none of the sender's business; empty = it is (R6).
+
+    ``site_links``: whether the sender is one whose site's view of the tree is one's own.
+    """
+    mount = reply.sender.mount
+    match reply.outcome:
+        case Answer(path=canonical):
+            if not mount.is_prefix_of(canonical):
+                return f"answers with {canonical}, outside its mount {mount}"
+            inside = ask.recursive or mount.is_prefix_of(ask.path)
+        case Absent():
+            inside = ask.recursive or mount.is_prefix_of(ask.path)
+        case Rewrite(link=link, site_link=site_link):
+            if not link.is_prefix_of(ask.path):
+                return f"rewrites by the link {link}, which is not on the path"
+            inside = mount.is_prefix_of(link) or (site_link and site_links)
+        case _:
+            return ""
+    return "" if inside else f"answers for {ask.path}, outside its mount {mount}"
+
+
+def is_above(upper: Path, lower: Path) -> bool:
+    """Whether ``upper`` is a strict ancestor."""
+    return upper != lower and upper.is_prefix_of(lower)
+
+
+def few(endpoints: Sequence[str]) -> tuple[str, ...]:
+    """The first ``MAX_ENDPOINTS`` that differ."""
+    return tuple(dict.fromkeys(endpoints[: 4 * MAX_ENDPOINTS]))[:MAX_ENDPOINTS]

@@ -1,0 +1,504 @@
+"""The walk from a path to its owner as a state machine; refuses to do I/O, tell time or know gRPC.
+
+It says what to ask next (``next`` gives an ``Ask`` or the end), and is told what came back
+(``heard``) or what went wrong (``failed``). Whoever drives it owns sockets, clocks and caches
+(``resolver/walker.py``); tests drive it with plain values. The habit is dnspython's
+``_Resolution``.
+
+What is believed of whom is in ``resolver/resolution/hop.py``, of one word, and in
+``resolver/resolution/trail.py``, after the words before it: referrals must lead nearer, answers
+must come from who was referred to and be about their own mount. Nothing older than what was seen
+before is taken from one life of a store. A hint (direct, or from a cache) that comes to nothing is
+tried again by the tree; a child that proves lame restarts the walk once, since its mount may have
+moved under way. Links are worked through by ``resolver/resolution/link_targets.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, assert_never
+
+from resolver import errors
+from resolver.errors import KdirError
+from resolver.path import Path
+from resolver.resolution.hop import Hop, Trouble, few, judged
+from resolver.resolution.link_targets import Fork, Result, outward
+from resolver.resolution.outcome import (
+    Absent,
+    Answer,
+    Ask,
+    Attempt,
+    End,
+    Failed,
+    Found,
+    LinkMode,
+    LinkStep,
+    NotThere,
+    Referral,
+    Reply,
+    Rewrite,
+    Said,
+    Sender,
+    Verdict,
+    Way,
+)
+from resolver.resolution.rules import Chooser, Rules
+from resolver.resolution.trail import MAX_HOPS, Trail
+from resolver.revision_token import NOTHING_READ, Position
+
+__all__ = ["MAX_CALLS", "MAX_HOPS", "MAX_TARGETS", "Chooser", "Resolution", "Rules"]
+
+MAX_CALLS: Final = 50
+"""Questions of one resolve, whatever they come to."""
+MAX_TARGETS: Final = 20
+"""Targets of one link that are looked at."""
+_MOST_SHARES: Final = 4
+"""Into how many parts the time left is split at most, however many servers could be asked."""
+_ALWAYS: Final = 2**31
+
+
+class Resolution:
+    """One resolve. Not thread-safe: one driver drives it."""
+
+    __slots__ = (
+        "_attempts",
+        "_calls",
+        "_current",
+        "_dead",
+        "_end",
+        "_fork",
+        "_hint_failed",
+        "_hop",
+        "_read",
+        "_restarted",
+        "_rules",
+        "_trail",
+        "_verified",
+        "bad_hints",
+        "is_in_ones_name",
+        "path",
+    )
+
+    def __init__(self, path: Path, rules: Rules) -> None:
+        self.path = path
+        self.is_in_ones_name = False
+        """A server may have walked on in one's name: which links it met is not known."""
+        self.bad_hints: list[Path] = []
+        """Mounts whose referral, known beforehand, turned out wrong."""
+        self._rules = rules
+        self._attempts: list[Attempt] = []
+        self._calls = 0
+        self._dead: dict[str, KdirError] = {}
+        self._current: Ask | None = None
+        self._end: End | None = None
+        self._fork: Fork | None = None
+        self._hint_failed: Hop | None = None
+        self._restarted = False
+        self._verified: list[tuple[Referral, int]] = []
+        self._read = NOTHING_READ
+        # Of the walk in progress; a link's next target and a restart begin another.
+        self._trail = Trail(path)
+        self._hop = Hop(Way.START, path)
+        self._begin(path, hops=0, hint=rules.hint(path))
+
+    # -- what the driver calls -------------------------------------------------------------
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Every question so far, in order."""
+        return tuple(self._attempts)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every path that was asked for: a link's targets too, with what lies below the link."""
+        return tuple(dict.fromkeys(one.ask.path for one in self._attempts))
+
+    @property
+    def learned(self) -> tuple[tuple[Referral, int], ...]:
+        """Referrals whose target answered as it should, each with the seconds it may be kept and
+        with what it was read at.
+
+        Empty after a walk that failed by the tree's own fault: of a liar nothing is kept (R1).
+        """
+        if isinstance(self._end, Failed) and isinstance(self._end.error, errors.WalkFailed):
+            return ()
+        return tuple(self._verified)
+
+    def next(self) -> Ask | End:
+        """The next question, or how it ended."""
+        while self._end is None:
+            if self._current is not None:
+                return self._current
+            if self._calls >= MAX_CALLS:
+                self._cut_short(self._gave_up())
+            else:
+                self._current = self._question()
+        return self._end
+
+    def heard(
+        self, reply: Reply, floor: Mapping[str, Position], elapsed_seconds: float = 0.0
+    ) -> Verdict:
+        """Take a reply to the current question.
+
+        ``floor`` holds what had been seen of each cluster *when the question was asked*: an answer
+        that was overtaken on its way is not old (R17).
+        """
+        ask = self._take()
+        sender = reply.sender
+        if isinstance(reply.outcome, Said):
+            error = reply.outcome.error
+            self._note(ask, f"{error.message} ({error.reason})", elapsed_seconds, reply)
+            return self._classify(ask, error)
+        if why := self._trail.distrust(ask, reply, self._hop):
+            self._note(ask, f"lame: {why}", elapsed_seconds, reply)
+            self._reject(Trouble.LAME, errors.Lame(f"{ask.endpoint} {why}"))
+            return Verdict.LAME
+        seen = floor.get(sender.cluster_id)
+        if seen is not None and sender.is_before(seen):
+            was = f"revision {sender.revision} is older than {seen.revision}, seen before"
+            self._note(ask, was, elapsed_seconds, reply)
+            self._ask_again(ask, sender, seen)
+            return Verdict.OLD
+        self._read = self._read.joined(sender.read)
+        if ask.recursive and isinstance(reply.outcome, Answer | Absent):
+            self._read = self._read.incomplete()  # its hints led past clusters, perhaps
+            self.is_in_ones_name = True
+        return self._follow(ask, reply, elapsed_seconds)
+
+    def failed(self, error: KdirError, elapsed_seconds: float = 0.0) -> Verdict:
+        """The current question got no reply, or an error status."""
+        ask = self._take()
+        self._note(ask, f"{error.message} ({error.reason})", elapsed_seconds)
+        return self._classify(ask, error)
+
+    def postponed(self, elapsed_seconds: float = 0.0) -> Verdict:
+        """The asked server, ``hurried``, takes its time: the others of the hop first, then it
+        again, once, with all the time that is then left to it.
+        """
+        ask = self._take()
+        self._note(ask, f"no answer within {elapsed_seconds:.2f} s yet", elapsed_seconds)
+        self._hop.slow.add(ask.endpoint)
+        self._hop.queue.append(ask.endpoint)
+        return Verdict.FAILED
+
+    def out_of_time(self) -> None:
+        """The deadline of the whole is over."""
+        if self._end is None:
+            message = f"{self.path}: the time was over before {self._hop.named} could be asked"
+            self._cut_short(errors.DeadlineExceeded(message, path=self.path))
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def _question(self) -> Ask:
+        hop = self._hop
+        endpoint = hop.queue.pop(0)
+        cluster_id, after = hop.again.get(endpoint, ("", None))
+        self._calls += 1
+        return Ask(
+            endpoint=endpoint,
+            path=hop.path,
+            way=hop.way,
+            mount=hop.mount,
+            cluster=hop.cluster,
+            share=1 / self._shares(),
+            recursive=self._rules.recursive and hop.way is Way.START,
+            after=after,
+            after_cluster_id=cluster_id,
+            # By the tree the sender of a hint is asked, not whom the hint names.
+            cluster_id=(self._trail.last.hop if hop.way is Way.TREE else hop).cluster_id,
+            hurried=endpoint not in hop.slow and any(one not in hop.slow for one in hop.queue),
+        )
+
+    def _shares(self) -> int:
+        """Among how many that could still be asked the time left is split."""
+        others = len(self._hop.queue) + 1
+        if self._hop.way in (Way.DIRECT, Way.CACHE):
+            others += 1  # the tree
+        links = outward(self._fork)
+        others += sum(
+            fork.left for fork in links if fork.gathers or fork.rewrite.mode is LinkMode.FIRST
+        )
+        return min(others, _MOST_SHARES)
+
+    def _take(self) -> Ask:
+        if self._current is None:
+            raise RuntimeError("no question is open: call next() first")
+        ask, self._current = self._current, None
+        return ask
+
+    def _note(
+        self, ask: Ask, verdict: str, elapsed_seconds: float, reply: Reply | None = None
+    ) -> None:
+        self._attempts.append(Attempt(ask, verdict, elapsed_seconds, reply))
+
+    def _begin(self, path: Path, *, hops: int, hint: Referral | None = None) -> None:
+        """Start a walk to ``path`` on the budgets of the whole."""
+        if hint is not None and hint.endpoints and hint.is_good_for(self._rules.wanted):
+            self._read = self._read.joined(hint.read)
+            self._trail.begin(hops, hint.read)
+            self._enter(hint, Way.CACHE, path)
+        else:
+            self._trail.begin(hops)
+            self._enter(None, Way.START, path)
+
+    def _enter(self, referral: Referral | None, way: Way, path: Path) -> None:
+        """Make these servers the ones to ask; where none can be, the hop has failed at once."""
+        endpoints = self._rules.start if referral is None else few(referral.endpoints)
+        self._hop = hop = Hop(way, path, referral, endpoints)
+        allowed: list[str] = []
+        for endpoint in endpoints:
+            if (dead := self._dead.get(endpoint)) is not None:
+                hop.troubles.append((Trouble.UNREACHABLE, dead))
+            elif referral is not None and (why := self._rules.refusal(endpoint)):
+                refused = errors.BadReferral(f"{hop.named}: {why}", path=self.path)
+                hop.troubles.append((Trouble.BAD, refused))
+            else:
+                allowed.append(endpoint)
+        hop.queue = list(self._rules.choose(allowed))
+        if not hop.queue:
+            self._exhausted()
+
+    # -- judging ---------------------------------------------------------------------------
+
+    def _ask_again(self, ask: Ask, sender: Sender, seen: Position) -> None:
+        """After an old answer: the other servers, then this one, told what to wait for; once."""
+        hop = self._hop
+        if ask.endpoint not in hop.again:
+            hop.again[ask.endpoint] = (sender.cluster_id, seen)
+            hop.queue.append(ask.endpoint)
+            return
+        behind = f"{ask.endpoint} is still behind revision {seen.revision}, seen before"
+        self._reject(Trouble.NOT_READY, errors.NotReady(behind))
+
+    def _classify(self, ask: Ask, error: KdirError) -> Verdict:
+        """What an error says of its server, and of the hop."""
+        trouble, verdict = judged(error, self._hop.way, recursive=ask.recursive)
+        if trouble is None:
+            self._settle(error)
+            return verdict
+        if trouble is Trouble.UNREACHABLE and not ask.recursive:
+            self._dead[ask.endpoint] = error
+        self._reject(trouble, error)
+        return verdict
+
+    # -- following -------------------------------------------------------------------------
+
+    def _follow(self, ask: Ask, reply: Reply, elapsed_seconds: float) -> Verdict:
+        """Go where a reply leads that counts."""
+        hop, sender = self._hop, reply.sender
+        match reply.outcome:
+            case Referral() as referral:
+                return self._refer(ask, reply, referral, elapsed_seconds)
+            case Said():
+                raise AssertionError("heard() has seen to it")
+            case _ if hop.way is Way.TREE:
+                # It owns what lies above its own hint, and yet gave a hint: nothing to go by.
+                self._note(ask, "no referral further up", elapsed_seconds, reply)
+                self._reject(Trouble.LAME, errors.Lame(f"{ask.endpoint} knows no way by the tree"))
+                return Verdict.ACCEPTED
+            case Answer() | Absent() as said:
+                found = isinstance(said, Answer)
+                self._note(ask, "authoritative" if found else "absent", elapsed_seconds, reply)
+                self._verify(hop)
+                self._settle(self._by_owner(ask, sender, said))
+            case Rewrite() as rewrite:
+                shown = ", ".join(map(str, rewrite.paths))
+                self._note(ask, f"link {rewrite.link} → {shown}", elapsed_seconds, reply)
+                self._verify(hop)
+                self._rewrite(ask, rewrite, sender)
+            case _:
+                assert_never(reply.outcome)
+        return Verdict.ACCEPTED
+
+    def _by_owner(self, ask: Ask, sender: Sender, said: Answer | Absent) -> Found | NotThere:
+        """What the owner said, to be kept no longer than the words that led to it are good."""
+        owners, links = self._owner_first(ask.endpoint), self._links()
+        grounds = self._remaining_seconds()
+        if ask.recursive:  # what led it there is in the lifetime that it gives
+            grounds = min(grounds, said.lifetime_seconds)
+        kept = min(said.lifetime_seconds, grounds)
+        if isinstance(said, Answer):
+            return Found(said, sender, owners, kept, links, grounds)
+        return NotThere(ask.path, said, sender, owners, kept, links, grounds)
+
+    def _refer(self, ask: Ask, reply: Reply, referral: Referral, elapsed_seconds: float) -> Verdict:
+        """Go on at the mount that a referral names."""
+        hop, trail = self._hop, self._trail
+        if refused := trail.refusal(ask, reply.sender, referral, hop):
+            self._note(ask, refused[1].message, elapsed_seconds, reply)
+            self._reject(*refused)
+            return Verdict.LAME
+        self._note(ask, referral.shown, elapsed_seconds, reply)
+        path = hop.path
+        if hop.way is Way.TREE:  # by the same stop as before, elsewhere
+            path = trail.last.hop.path
+        else:
+            self._verify(hop)
+            trail.add(ask.endpoint, reply.sender, hop)
+        if trail.is_too_long:
+            self._settle(trail.too_many_hops())
+            return Verdict.ACCEPTED
+        trail.went_down = trail.went_down or referral.way is Way.DOWN
+        self._go_to(referral, path)
+        return Verdict.ACCEPTED
+
+    def _go_to(self, referral: Referral, path: Path) -> None:
+        """Ask the servers of a referral; by the tree where its sender may have been told of the
+        mount before a position of the caller's token.
+        """
+        mount = referral.mount
+        if referral.way is not Way.DIRECT or mount is None:
+            self._enter(referral, referral.way, path)
+            return
+        # The mounts between are not asked: what they say now may be something else.
+        read = self._trail.read.incomplete()
+        if mount.is_root or referral._replace(read=read).is_good_for(self._rules.wanted):
+            self._trail.read = read
+            self._read = self._read.incomplete()
+            self._enter(referral, Way.DIRECT, path)
+        else:
+            self._by_tree(Hop(Way.DIRECT, path, referral), mount)
+
+    def _rewrite(self, ask: Ask, rewrite: Rewrite, sender: Sender) -> None:
+        """Go on with a link's first target; a circle of links ends here."""
+        before = [ask.path, *(fork.asked for fork in outward(self._fork))]
+        paths = tuple(path for path in rewrite.paths[:MAX_TARGETS] if path not in before)
+        if not paths:
+            chain = " → ".join(str(path) for path in [*reversed(before), *rewrite.paths[:1]])
+            message = f"{self.path}: links lead in a circle: {chain}"
+            self._settle(errors.ReferralLoop(message, chain=chain, path=self.path))
+            return
+        trail = self._trail
+        trail.add(ask.endpoint, sender, self._hop)
+        if trail.is_too_long:
+            self._settle(trail.too_many_hops())
+            return
+        remaining = min(rewrite.lifetime_seconds, self._remaining_seconds())
+        here = Referral(
+            Way.CACHE,
+            sender.mount,
+            self._owner_first(ask.endpoint),
+            sender.cluster_id,
+            sender.cluster,
+            sender.epoch,
+            lifetime_seconds=min(self._remaining_seconds(), _ALWAYS),
+            read=trail.read,
+        )
+        left = rewrite._replace(paths=paths)
+        stays = self._rules.for_writes
+        gathers = self._rules.gathers_unions
+        self._fork = Fork(ask.path, left, trail.hops, remaining, self._fork, stays, here, gathers)
+        self._begin(paths[0], hops=trail.hops, hint=self._fork.first(self._rules.hint))
+
+    # -- when servers are of no use --------------------------------------------------------
+
+    def _reject(self, trouble: Trouble, error: KdirError) -> None:
+        self._hop.troubles.append((trouble, error))
+        if not self._hop.queue:
+            self._exhausted()
+
+    def _exhausted(self) -> None:
+        """No server is left at this hop."""
+        hop = self._hop
+        match hop.way:
+            case Way.CACHE:
+                if hop.mount is not None:
+                    self.bad_hints.append(hop.mount)
+                self._begin(hop.path, hops=self._trail.hops)
+            case Way.DIRECT if hop.mount is not None and hop.mount.segments:
+                self._hint_failed = self._hint_failed or hop
+                self._by_tree(hop, hop.mount)
+            case Way.DOWN | Way.UP if hop.only_lame and not self._restarted:
+                self._restarted = True
+                self._begin(hop.path, hops=self._fork.hops if self._fork is not None else 0)
+            case _:
+                self._settle(self._verdict(hop))
+
+    def _by_tree(self, hop: Hop, mount: Path) -> None:
+        """Ask the sender of a hint for what lies above the hint's mount, and go on there.
+
+        The contract has no "not by hints": but whoever owns what lies above the mount refers down
+        by its own word, and the sender knows a way to that owner as it knows one to any path.
+        """
+        sender = self._trail.last.endpoint
+        self._hop = Hop(
+            Way.TREE, mount.parent, hop.referral, (sender,), [sender], troubles=hop.troubles
+        )
+
+    def _verdict(self, hop: Hop) -> KdirError:
+        error = hop.verdict(self.path)
+        if self._hint_failed is not None and isinstance(error, errors.Unavailable):
+            # The owner that was hinted at could not be asked, nor could the tree: the owner's
+            # name says more than that of some cluster far above.
+            return self._hint_failed.verdict(self.path)
+        return error
+
+    def _gave_up(self) -> KdirError:
+        """All calls are spent: what came of them so far, if anything did."""
+        error: KdirError | None = self._verdict(self._hop) if self._hop.troubles else None
+        for fork in outward(self._fork):
+            error = fork.trouble or error
+        if error is None:
+            error = errors.TooManyHops(str(self.path), path=self.path)
+        error.message += f": gave up after {MAX_CALLS} calls"
+        return error
+
+    # -- ending ----------------------------------------------------------------------------
+
+    def _settle(self, result: Result) -> None:
+        """One walk has ended: go on with a link's next target, or end the whole."""
+        fork = self._fork
+        while fork is not None:
+            outcome = fork.weigh(result)
+            if outcome is None:
+                if isinstance(result, KdirError):  # that target's clusters are missing
+                    self._read = self._read.incomplete()
+                self._fork = fork
+                self._begin(fork.target, hops=fork.hops, hint=fork.first(self._rules.hint))
+                return
+            result, fork = outcome, fork.outer
+        self._finish(result)
+
+    def _cut_short(self, error: KdirError) -> None:
+        """End the whole where no more may be asked, with what was gathered."""
+        result: Result = error
+        for fork in outward(self._fork):
+            result = fork.cut_short(result)
+        self._finish(result)
+
+    def _finish(self, result: Result) -> None:
+        self._fork = None
+        self._current = None
+        match result:
+            case KdirError():
+                self._fail(result)
+            case Found() | NotThere():
+                self._end = result._replace(read=self._read)
+            case _:
+                self._end = result
+
+    def _fail(self, error: KdirError) -> None:
+        error.attempts = (*(str(attempt) for attempt in self._attempts), *error.attempts)
+        self._current = None
+        self._end = Failed(error)
+
+    # -- small things ----------------------------------------------------------------------
+
+    def _verify(self, hop: Hop) -> None:
+        """The target of a referral answered as it should: the referral may be kept."""
+        if hop.referral is not None and hop.way in (Way.DOWN, Way.DIRECT):
+            referral = hop.referral._replace(read=self._trail.read)
+            self._verified.append((referral, self._remaining_seconds()))
+
+    def _remaining_seconds(self) -> int:
+        """For how long the words that this walk stands on are good."""
+        parts = [self._trail.remaining_seconds(self._hop)]
+        if self._fork is not None:
+            parts.append(self._fork.remaining_seconds)
+        return min((part for part in parts if part is not None), default=_ALWAYS)
+
+    def _links(self) -> tuple[LinkStep, ...]:
+        return tuple(fork.step for fork in outward(self._fork))[::-1]
+
+    def _owner_first(self, endpoint: str) -> tuple[str, ...]:
+        return (endpoint, *(other for other in self._hop.endpoints if other != endpoint))

@@ -1,0 +1,204 @@
+"""The way back: from a cluster and a topic's name in Kafka to its path, by referrals by cluster.
+
+The checks are those of a walk by path as far as they can be: up is a strict ancestor and comes
+first, whoever was referred to must be who answers, nobody is asked twice, and only the cluster
+itself says that it has no such topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from resolver import errors, reply_decoding
+from resolver.endpoints import LEAST_SECONDS, Health, patience
+from resolver.errors import KdirError
+from resolver.location import TopicLocation, location_of
+from resolver.path import ROOT, Path
+from resolver.resolution.hop import Hop, Trouble, few, is_above
+from resolver.resolution.outcome import Absent, Answer, Referral, Reply, Rewrite, Said, Way
+from resolver.resolution.state_machine import MAX_HOPS
+from resolver.transport import Transport, method
+
+if TYPE_CHECKING:
+    from kdir.v1 import resolve_pb2
+
+__all__ = ["Locator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Locator:
+    """Finds the path of a physical topic. Thread-safe."""
+
+    transport: Transport
+    health: Health
+    refusal: Callable[[str], str]
+    clock: Callable[[], float]
+
+    def locate(
+        self,
+        start: tuple[str, ...],
+        cluster: str,
+        physical_name: str,
+        token: str,
+        deadline: float,
+    ) -> TopicLocation:
+        """Where the topic is; ``cluster`` is a name or an id, empty = that of the first server.
+
+        Raises:
+            KdirError: as ``Resolver.which``.
+        """
+        from kdir.v1 import resolve_pb2
+
+        request = resolve_pb2.LocateRequest(
+            cluster=cluster, physical_name=physical_name, token=token
+        )
+        search = _Search(self, request, deadline)
+        try:
+            return search.run(Hop(Way.START, ROOT, None, start, list(self.health.order(start))))
+        except KdirError as error:
+            error.attempts = (*search.attempts, *error.attempts)
+            raise
+
+
+class _Search:
+    """One search."""
+
+    def __init__(
+        self, locator: Locator, request: resolve_pb2.LocateRequest, deadline: float
+    ) -> None:
+        self._locator = locator
+        self._request = request
+        self._deadline = deadline
+        self._asked: set[str] = set()
+        self._from: Path | None = None
+        """The mount of the server that referred here."""
+        self._rising = True
+        self.attempts: list[str] = []
+
+    def run(self, hop: Hop) -> TopicLocation:
+        for _ in range(MAX_HOPS):
+            found = self._ask_all(hop)
+            if isinstance(found, TopicLocation):
+                return found
+            hop = found
+        raise errors.TooManyHops(
+            f"cluster {self._request.cluster!r}: more than {MAX_HOPS} hops",
+            cluster=self._request.cluster,
+        )
+
+    def _ask_all(self, hop: Hop) -> TopicLocation | Hop:
+        """The location, or the servers to ask next."""
+        slow: set[str] = set()
+        while hop.queue:
+            endpoint = hop.queue.pop(0)
+            hurried = endpoint not in slow and any(one not in slow for one in hop.queue)
+            left = self._deadline - self._locator.clock()
+            if left < LEAST_SECONDS:
+                raise errors.DeadlineExceeded(
+                    f"cluster {self._request.cluster!r}: the time was over before {hop.named} "
+                    "could be asked"
+                )
+            share = min(len(hop.queue) + 1, 4)
+            self._asked.add(endpoint)
+            try:
+                response = self._locator.transport.call(
+                    endpoint,
+                    method("ResolveService.Locate"),
+                    self._request,
+                    patience(left, 1 / share, hurried=hurried),
+                    cluster_id=hop.cluster_id,
+                )
+                return self._judge(hop, endpoint, reply_decoding.one(response))
+            except KdirError as error:
+                self.attempts.append(f"{endpoint} ({hop.way.value}): {error}")
+                if isinstance(error, errors.DeadlineExceeded):
+                    self._locator.health.slow(endpoint)
+                    if hurried:
+                        slow.add(endpoint)
+                        hop.queue.append(endpoint)
+                        continue
+                hop.troubles.append((self._trouble(hop, endpoint, error), error))
+        raise hop.verdict(ROOT)
+
+    def _trouble(self, hop: Hop, endpoint: str, error: KdirError) -> Trouble:
+        """What an error makes of a server; what another would say too is raised again."""
+        match error:
+            case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
+                return Trouble.NOT_READY
+            case errors.Absent() if self._is_owner_word(hop, error):
+                raise error
+            case errors.BadReferral() | errors.Lame() | errors.NotAuthoritative():
+                self._locator.health.lame(endpoint)
+                is_bad = isinstance(error, errors.BadReferral)
+                return Trouble.BAD if is_bad else Trouble.LAME
+            case errors.Absent() | errors.Unmounted() | errors.Unimplemented():
+                return Trouble.LAME
+            case errors.NoRoute():
+                return Trouble.NO_ROUTE
+            case errors.DeadlineExceeded():
+                return Trouble.UNREACHABLE
+            case errors.Unavailable():
+                self._locator.health.failed(endpoint)
+                return Trouble.UNREACHABLE
+            case _:
+                raise error
+
+    def _is_owner_word(self, hop: Hop, error: KdirError) -> bool:
+        if hop.referral is None:
+            return True
+        return error.metadata.get("cluster_id", "") == hop.referral.cluster_id
+
+    def _judge(self, hop: Hop, endpoint: str, reply: Reply) -> TopicLocation | Hop:
+        sender = reply.sender
+        if why := hop.mismatch(sender):
+            raise errors.Lame(f"{endpoint} {why}")
+        wanted = self._request.cluster
+        owns = wanted in {"", sender.cluster_id, sender.cluster}
+        match reply.outcome:
+            case Answer(path=path) as answer if owns and sender.mount.is_prefix_of(path):
+                self._locator.health.good(endpoint)
+                return location_of(answer, sender)
+            case Absent() if owns:
+                raise errors.Absent(
+                    f"cluster {sender.cluster} has no topic with the physical name "
+                    f"{self._request.physical_name!r}",
+                    cluster_id=sender.cluster_id,
+                )
+            case Referral() as referral if not owns:
+                return self._follow(endpoint, sender.mount, referral)
+            case Said(error=error):
+                raise error
+            case Answer() | Absent() | Referral() | Rewrite():
+                raise errors.Lame(f"{endpoint} answers for cluster {wanted!r}, which it is not")
+
+    def _follow(self, endpoint: str, mount: Path, referral: Referral) -> Hop:
+        if referral.way is Way.UP:
+            above = referral.mount is None or is_above(referral.mount, mount)
+            why = "" if self._rising and above else "up, after the search has come down"
+        else:
+            own = referral.mount == mount
+            why = "to its own mount" if own or referral.mount is None else ""
+            if referral.way is Way.DOWN and not why:
+                why = (
+                    "" if is_above(mount, referral.mount or ROOT) else "down, to what is not below"
+                )
+            self._rising = False
+        endpoints = tuple(one for one in few(referral.endpoints) if one not in self._asked)
+        if referral.endpoints and not endpoints:
+            raise errors.ReferralLoop(f"{endpoint} refers {referral.shown}, which was asked before")
+        if why:
+            raise errors.BadReferral(
+                f"{endpoint}, mounted at {mount}, refers {referral.shown}: {why}"
+            )
+        self.attempts.append(f"{endpoint}: {referral.shown}")
+        hop = Hop(referral.way, ROOT, referral, endpoints)
+        allowed: list[str] = []
+        for one in endpoints:
+            if refused := self._locator.refusal(one):
+                hop.troubles.append((Trouble.BAD, errors.BadReferral(f"{hop.named}: {refused}")))
+            else:
+                allowed.append(one)
+        hop.queue = list(self._locator.health.order(allowed))
+        return hop

@@ -1,0 +1,149 @@
+"""One cluster is read in pages: order, failing over, torn reads, lives of the store."""
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from kdir.v1 import scan_pb2
+
+from resolver.errors import Internal, KdirError, Lame, NotAuthoritative, Unavailable
+from resolver.index.cluster_discovery import take_census
+from resolver.index.cluster_scan import PAGE_ROWS, SHARD_ROWS, Page, Shard, read_pages, shards_of
+from resolver.path import Path
+from tests.index.fakes import FakeCluster
+
+PATHS = [f"/la/d{number % 7}/t{number:03}" for number in range(100)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    one = FakeCluster("/la")
+    one.add(*PATHS)
+    one.start()
+    yield one
+    one.stop()
+
+
+def shards(
+    cluster: FakeCluster, shard_rows: int = SHARD_ROWS, page_rows: int = PAGE_ROWS
+) -> list[Shard]:
+    one = take_census([cluster.endpoint]).answered[cluster.cluster_id]
+    return shards_of(one, shard_rows=shard_rows, page_rows=page_rows)
+
+
+def paths(pages: Iterator[Page]) -> list[str]:
+    return [path for page in pages for path in page.batch.column("path").to_pylist()]
+
+
+def quickly(shard: Shard) -> Iterator[Page]:
+    return read_pages(shard, sleep=lambda _: None)
+
+
+def test_every_topic_comes_once_whatever_the_page_size(cluster: FakeCluster) -> None:
+    for page_rows in (1, 7, 100, 5_000):
+        [shard] = shards(cluster, page_rows=page_rows)
+        assert sorted(paths(read_pages(shard))) == sorted(PATHS)
+
+
+def test_shards_together_are_the_whole(cluster: FakeCluster) -> None:
+    parts = shards(cluster, shard_rows=30)
+    assert len(parts) == 4
+    assert sorted(path for part in parts for path in paths(read_pages(part))) == sorted(PATHS)
+
+
+@pytest.mark.parametrize(
+    ("below", "count"), [("/", 1), ("/la", 1), ("/la/d3", 1), ("/ny", 0), ("/lax", 0)]
+)
+def test_only_clusters_that_have_something_below_a_path_are_read(
+    cluster: FakeCluster, below: str, count: int
+) -> None:
+    one = take_census([cluster.endpoint]).answered[cluster.cluster_id]
+    assert len(shards_of(one, below=Path.parse(below))) == count
+
+
+def test_below_a_path_only_its_topics_are_read(cluster: FakeCluster) -> None:
+    one = take_census([cluster.endpoint]).answered[cluster.cluster_id]
+    [shard] = shards_of(one, below=Path.parse("/la/d3"))
+    wanted = [path for path in PATHS if path.startswith("/la/d3/")]
+    assert sorted(paths(read_pages(shard))) == sorted(wanted)
+
+
+def test_G11_what_travels_to_an_executor_is_plain_values(cluster: FakeCluster) -> None:
+    [shard] = shards(cluster)
+    assert pickle.loads(pickle.dumps(shard)) == shard  # noqa: S301 - our own, of this moment
+    assert b"grpc" not in pickle.dumps(shard)
+
+
+def test_a_server_that_dies_in_the_middle_is_replaced_at_the_same_place(
+    cluster: FakeCluster,
+) -> None:
+    twin = FakeCluster("/la", topics=cluster.topics, revision=cluster.revision)
+    twin.start()
+    try:
+        [shard] = shards(cluster, page_rows=30)
+        both = Shard(
+            shard.state, (cluster.endpoint, twin.endpoint), shard.path, page_rows=shard.page_rows
+        )
+        seen: list[str] = []
+        for page in quickly(both):
+            seen += page.batch.column("path").to_pylist()
+            cluster.stop()
+        assert sorted(seen) == sorted(PATHS)
+        assert twin.scans > 0
+    finally:
+        twin.stop()
+
+
+def test_a_server_that_is_gone_for_good_is_an_error_and_not_an_end(cluster: FakeCluster) -> None:
+    [shard] = shards(cluster, page_rows=30)
+    pages = quickly(shard)
+    next(pages)
+    cluster.stop()
+    with pytest.raises(Unavailable):
+        list(pages)
+
+
+def test_another_cluster_at_the_endpoint_is_not_read(cluster: FakeCluster) -> None:
+    [shard] = shards(cluster)
+    cluster.cluster_id = "kc-other"
+    with pytest.raises(Lame, match="kc-other"):
+        list(quickly(shard))
+
+
+def test_a_cluster_that_was_moved_meanwhile_is_not_read_under_its_old_paths(
+    cluster: FakeCluster,
+) -> None:
+    [shard] = shards(cluster)
+    cluster.mount = "/los-angeles"
+    with pytest.raises(NotAuthoritative):
+        list(quickly(shard))
+
+
+def test_a_change_between_pages_is_seen_in_the_revisions(cluster: FakeCluster) -> None:
+    [shard] = shards(cluster, page_rows=50)
+    cluster.before_page = lambda one, _: one.touch()
+    revisions = [page.state.revision for page in read_pages(shard)]
+    assert len(set(revisions)) == len(revisions) == 2
+
+
+def test_another_life_of_the_store_ends_the_read(cluster: FakeCluster) -> None:
+    [shard] = shards(cluster, page_rows=50)
+
+    def restore(one: FakeCluster, request: scan_pb2.ScanTopicsRequest) -> None:
+        if request.page_token:
+            one.incarnation = "life-2"
+
+    cluster.before_page = restore
+    with pytest.raises(KdirError, match="restored"):
+        list(read_pages(shard))
+
+
+def test_a_scan_that_never_ends_is_ended(cluster: FakeCluster) -> None:
+    [shard] = shards(cluster, page_rows=50)
+
+    def again(_: FakeCluster, request: scan_pb2.ScanTopicsRequest) -> None:
+        request.page_token = ""
+
+    cluster.before_page = again
+    with pytest.raises(Internal, match="does not end"):
+        list(read_pages(shard))

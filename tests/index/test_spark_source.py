@@ -1,0 +1,152 @@
+"""`spark.read.format("kdir")` over small federations, by Spark itself."""
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from kdir.v1 import scan_pb2
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from resolver.errors import InvalidArgument, InvalidPath
+from resolver.index.row_schema import arrow_schema, spark_schema
+from resolver.index.spark_source import KdirReader, Options, ShardPartition, register
+from resolver.path import Path
+from tests.index.fakes import FakeCluster, federation
+
+TREE = {
+    "/": [],
+    "/la": ["/la/jobs"],
+    "/la/tracking": [f"/la/tracking/d{number % 5}/t{number}" for number in range(300)],
+    "/ny": ["/ny/jobs", "/ny/search/clicks"],
+}
+ALL = sorted(path for paths in TREE.values() for path in paths)
+
+
+@pytest.fixture
+def tree() -> Iterator[dict[str, FakeCluster]]:
+    with federation(TREE) as clusters:
+        yield clusters
+
+
+def read(
+    spark: SparkSession, tree: Mapping[str, FakeCluster], path: str = "", **options: str
+) -> list[Row]:
+    register(spark)
+    reader = spark.read.format("kdir").option("servers", tree["/la"].endpoint)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    rows = (reader.load(path) if path else reader.load()).orderBy("path")
+    return rows.collect()
+
+
+def paths(rows: list[Row]) -> list[str]:
+    return [row.path for row in rows]
+
+
+def test_every_topic_of_every_cluster_is_a_row(
+    spark: SparkSession, tree: dict[str, FakeCluster]
+) -> None:
+    rows = read(spark, tree)
+    assert paths(rows) == ALL
+    clicks = next(row for row in rows if row.path == "/ny/search/clicks")
+    assert (clicks.cluster, clicks.mount, clicks.physical_name) == ("ny", "/ny", "ny.search.clicks")
+    assert (clicks.kind, clicks.stale, clicks.revision) == ("topic", False, tree["/ny"].revision)
+    assert clicks.as_of is not None
+
+
+def test_it_is_read_by_several_tasks(spark: SparkSession, tree: dict[str, FakeCluster]) -> None:
+    rows = read(spark, tree, shard_rows="100", page_rows="7")
+    assert paths(rows) == ALL
+    options = Options((tree["/"].endpoint,), shard_rows=100)
+    parts = KdirReader(options).partitions()
+    shards = [part.shard for part in parts if isinstance(part, ShardPartition)]
+    assert len(shards) == len(TREE) + 2  # la-tracking in three
+
+
+@pytest.mark.parametrize("below", ["/la", "/la/tracking/d3", "/ny/search", "/ny/none"])
+def test_below_a_path(spark: SparkSession, tree: dict[str, FakeCluster], below: str) -> None:
+    wanted = [path for path in ALL if path.startswith(f"{below}/")]
+    assert paths(read(spark, tree, below)) == wanted
+
+
+def test_a_cluster_that_is_down_is_one_row_that_says_so(
+    spark: SparkSession, tree: dict[str, FakeCluster]
+) -> None:
+    tree["/ny"].stop()
+    rows = read(spark, tree)
+    assert paths([row for row in rows if row.kind == "topic"]) == [
+        path for path in ALL if not path.startswith("/ny")
+    ]
+    [unread] = [row for row in rows if row.kind == "unread"]
+    assert (unread.path, unread.cluster, unread.stale) == ("/ny", "ny", True)
+    assert "refused" in unread.stale_reason
+
+
+def test_a_cluster_that_fails_while_it_is_read_is_marked_too(
+    spark: SparkSession, tree: dict[str, FakeCluster]
+) -> None:
+    def restore(one: FakeCluster, request: scan_pb2.ScanTopicsRequest) -> None:
+        if request.page_token:
+            one.incarnation = "life-2"
+
+    tree["/la/tracking"].before_page = restore
+    rows = read(spark, tree, page_rows="100")
+    [unread] = [row for row in rows if row.kind == "unread"]
+    assert (unread.path, unread.stale) == ("/la/tracking", True)
+    assert "restored" in unread.stale_reason
+    assert len([row for row in rows if row.cluster == "la-tracking"]) == 100 + 1
+
+
+def test_failures_can_be_left_out_or_fail_the_read(
+    spark: SparkSession, tree: dict[str, FakeCluster]
+) -> None:
+    tree["/ny"].stop()
+    rows = read(spark, tree, failures="skip")
+    assert paths(rows) == [path for path in ALL if not path.startswith("/ny")]
+    with pytest.raises(PySparkException, match="ny"):
+        read(spark, tree, failures="raise")
+
+
+def test_what_lies_beside_the_wanted_path_need_not_answer(
+    spark: SparkSession, tree: dict[str, FakeCluster]
+) -> None:
+    tree["/ny"].stop()
+    assert {row.kind for row in read(spark, tree, "/la", failures="raise")} == {"topic"}
+
+
+def test_spark_and_arrow_have_the_same_columns_in_the_same_order(spark: SparkSession) -> None:
+    declared = StructType.fromDDL(spark_schema())
+    assert isinstance(declared, StructType)
+    derived = from_arrow_schema(arrow_schema())
+    assert [(one.name, one.dataType) for one in declared] == [
+        (one.name, one.dataType) for one in derived
+    ]
+
+
+class TestOptions:
+    def test_defaults(self) -> None:
+        options = Options.parse({"servers": "a:1, b:2,"})
+        assert options.servers == ("a:1", "b:2")
+        assert (options.below, options.failures) == (Path(), "row")
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({}, "servers"),
+            ({"servers": " , "}, "servers"),
+            ({"servers": "a:1", "failures": "ignore"}, "row, skip, raise"),
+            ({"servers": "a:1", "page_rows": "many"}, "page_rows"),
+            ({"servers": "a:1", "shard_rows": "-3"}, "positive"),
+            ({"servers": "a:1", "ask_seconds": "inf"}, "positive"),
+            ({"servers": "a:1", "page_rowz": "3"}, "page_rowz"),
+        ],
+    )
+    def test_mistakes_are_named(self, options: dict[str, str], says: str) -> None:
+        with pytest.raises(InvalidArgument, match=says):
+            Options.parse(options)
+
+    def test_a_path_must_be_canonical(self) -> None:
+        with pytest.raises(InvalidPath):
+            Options.parse({"servers": "a:1", "path": "/la/"})

@@ -1,0 +1,368 @@
+"""A cluster moves from one store to another: whole, once, and whatever happens on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kdir.v1 import watch_pb2
+
+from directory.maintenance import migrate as migrating
+from directory.maintenance.migrate import Stage, abort, plan_abort, plan_migration
+from directory.maintenance.restore import Refused
+from directory.namespace.keys import EVENT, LEVEL
+from directory.server.feature_levels import SEALING
+from directory.store.addresses import find_identity, open_store
+from directory.store.base import Committed, Incompatible, Put, Sealed, Store, Transaction
+from resolver.errors import TokenExpired
+from tests.federation import Federation, eventually
+from tests.integration.maintenance.conftest import Kdir, addresses_of
+from tests.integration.maintenance.cutting import CutOff, cutting, fill, held, some_rows
+
+WAYS = [("sqlite", "etcd"), ("etcd", "sqlite"), ("sqlite", "sqlite"), ("etcd", "etcd")]
+ROWS = [(LEVEL, b"%d" % SEALING), *some_rows(400)]
+
+
+@pytest.fixture(params=WAYS, ids="-to-".join)
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """A store's address, and one at which nothing is yet."""
+    source, target = request.param
+    folders = [tmp_path / name for name in ("source", "target")]
+    for folder in folders:
+        folder.mkdir()
+    return (
+        addresses_of(source, request, folders[0])(),
+        addresses_of(target, request, folders[1])(),
+    )
+
+
+def takes_writes(store: Store) -> bool:
+    try:
+        done = store.commit(Transaction((), (Put(b"probe", b""),)))
+    except Sealed:
+        return False
+    assert isinstance(done, Committed)
+    return True
+
+
+def test_a_cluster_moves_with_all_it_has(way: tuple[str, str]) -> None:
+    source, target = way
+    fill(source, ROWS)
+    before = find_identity(source)
+    assert before is not None
+    plan = plan_migration(source, target)
+    assert plan.stage is Stage.NEW
+    assert find_identity(target) is None
+    identity = migrating.migrate(plan)
+    assert (identity.cluster_id, identity.cluster) == (before.cluster_id, "la")
+    assert identity.incarnation != before.incarnation
+    assert held(target) == dict(ROWS)
+    # Its old store is out of use for good, and keeps what it had.
+    left = find_identity(source)
+    assert left is not None
+    assert left.moved
+    assert held(source) == dict(ROWS)
+    # Saying it again does nothing.
+    again = plan_migration(source, target)
+    assert again.stage is Stage.DONE
+    assert migrating.migrate(again) == identity
+    with pytest.raises(Refused, match="takes changes by now; to go back"):
+        plan_abort(source, target)
+
+
+def test_a_cluster_moves_back(way: tuple[str, str]) -> None:
+    source, target = way
+    fill(source, ROWS)
+    migrating.migrate(plan_migration(source, target))
+    with closing(open_store(target, "la")) as store:
+        store.commit(Transaction((), (Put(b"f/later", b""),)))
+    migrating.migrate(plan_migration(target, source))
+    assert held(source) == {**dict(ROWS), b"f/later": b""}
+    with closing(open_store(source, "la")) as one, closing(open_store(target, "la")) as other:
+        assert takes_writes(one)
+        assert not takes_writes(other)
+
+
+def test_a_migration_that_is_cut_off_at_any_step_is_finished_by_saying_it_again(
+    way: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = way
+    fill(source, ROWS)
+    steps, identity = 0, None
+    while identity is None:
+        monkeypatch.setattr(migrating, "open_store", cutting(steps))
+        try:
+            identity = migrating.migrate(plan_migration(source, target))
+        except CutOff:
+            steps += 1
+            monkeypatch.undo()
+            assert not both_take_writes(source, target)
+    assert steps > 8
+    assert find_identity(target) == identity
+    assert without_probe(held(target)) == dict(ROWS)
+    with closing(open_store(source, "la")) as one, closing(open_store(target, "la")) as other:
+        assert not takes_writes(one)
+        assert takes_writes(other)
+
+
+def otherwise(address: str, number: int) -> str:
+    """An etcd's address as somebody else would write it."""
+    if not address.startswith("etcd://"):
+        return address
+    members, prefix = address.removeprefix("etcd://").split("/", 1)
+    endpoints = members.split(",")
+    ways = [endpoints, endpoints[::-1], endpoints[1:] or endpoints]
+    return f"etcd://{','.join(ways[number % len(ways)])}/{prefix}"
+
+
+@pytest.mark.parametrize("way", WAYS[:2], indirect=True, ids="-to-".join)
+def test_an_address_may_be_written_otherwise_when_it_is_said_again(
+    way: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = way
+    fill(source, ROWS)
+    written: set[tuple[str, str]] = set()
+    for steps in range(100):
+        said = (otherwise(source, steps), otherwise(target, steps))
+        written.add(said)
+        if steps == 5:
+            abort(plan_abort(*said))
+        monkeypatch.setattr(migrating, "open_store", cutting(steps))
+        try:
+            migrating.migrate(plan_migration(*said))
+        except CutOff:
+            monkeypatch.undo()
+        else:
+            break
+    assert len(written) > 1
+    assert held(target) == dict(ROWS)
+    again = (otherwise(source, 1), otherwise(target, 1))
+    assert plan_migration(*again).stage is Stage.DONE
+    with pytest.raises(Refused, match="is both"):
+        plan_migration(again[1], target)
+
+
+def without_probe(rows: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    rows.pop(b"probe", None)
+    return rows
+
+
+def both_take_writes(source: str, target: str) -> bool:
+    with closing(open_store(source, "la")) as one:
+        first = takes_writes(one)
+    if find_identity(target) is None:
+        return False
+    with closing(open_store(target, "la")) as other:
+        if not other.identity.sealed and not held(target):
+            return False  # made, and never sealed: it is nobody's store yet
+        return first and takes_writes(other)
+
+
+@pytest.mark.parametrize("way", WAYS[:2], indirect=True, ids="-to-".join)
+def test_a_migration_that_is_cut_off_at_any_step_can_be_undone(
+    way: tuple[str, str], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = way
+    fill(source, ROWS)
+    for steps in range(200):
+        with monkeypatch.context() as cut:
+            cut.setattr(migrating, "open_store", cutting(steps))
+            with contextlib.suppress(CutOff):
+                migrating.migrate(plan_migration(source, target))
+        if takes_no_way_back(source, target):
+            break
+        # The undoing is cut off too, at its every step.
+        cut_off_and_again(monkeypatch, lambda: abort(plan_abort(source, target)))
+        assert without_probe(held(source)) == dict(ROWS)
+        assert not both_take_writes(source, target)
+        with closing(open_store(source, "la")) as store:
+            assert takes_writes(store)
+    else:
+        raise AssertionError("it never ended")
+    assert steps > 8
+    assert without_probe(held(target)) == dict(ROWS)
+
+
+def takes_no_way_back(source: str, target: str) -> bool:
+    """Whether the target takes changes by now."""
+    found = find_identity(target)
+    if found is None or found.sealed or not held(target):
+        return False
+    with pytest.raises(Refused, match="takes changes by now"):
+        plan_abort(source, target)
+    return True
+
+
+def cut_off_and_again(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> None:
+    for steps in range(20):
+        with monkeypatch.context() as cut:
+            cut.setattr(migrating, "open_store", cutting(steps))
+            with contextlib.suppress(CutOff):
+                run()
+                return
+    raise AssertionError("it never ended")
+
+
+def test_writers_lose_nothing_and_never_write_to_both(way: tuple[str, str]) -> None:
+    """Writers at both stores at once: what was acknowledged is in the target, all of it."""
+    source, target = way
+    fill(source, [(LEVEL, b"%d" % SEALING)])
+    acknowledged: set[bytes] = set()
+    at_target: list[bytes] = []
+    stop = threading.Event()
+
+    def write(address: str) -> None:
+        number = 0
+        store: Store | None = None
+        while not stop.is_set():
+            if store is None:
+                identity = find_identity(address)
+                if identity is None or not (identity.sealed or address == source):
+                    stop.wait(0.005)  # a server would not start on a store that is not made
+                    continue
+                store = open_store(address, "la")
+            key = b"f/%d/%05d" % (address == target, number)
+            try:
+                done = store.commit(Transaction((), (Put(key, b""),)))
+            except Sealed:
+                stop.wait(0.001)
+                continue
+            assert isinstance(done, Committed)
+            acknowledged.add(key)
+            if address == target:
+                at_target.append(key)
+            number += 1
+        if store is not None:
+            store.close()
+
+    threads = [threading.Thread(target=write, args=(address,)) for address in way]
+    for thread in threads:
+        thread.start()
+    try:
+        eventually(lambda: len(acknowledged) > 20)
+        migrating.migrate(plan_migration(source, target))
+        eventually(lambda: len(at_target) > 5)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert acknowledged <= held(target).keys()
+
+
+def test_what_could_lose_something_is_refused(way: tuple[str, str], tmp_path: Path) -> None:
+    source, target = way
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    fill(source, ROWS)
+    with pytest.raises(Refused, match="is both"):
+        plan_migration(source, source)
+    with pytest.raises(Incompatible, match="there is no store"):
+        plan_migration(other, target)
+    identity = find_identity(source)
+    assert identity is not None
+    with closing(open_store(other, "la", identity.cluster_id)) as store:
+        store.commit(Transaction((), (Put(b"f/x", b""),)))
+    with pytest.raises(Refused, match="holds something already"):
+        plan_migration(source, other)
+    with closing(open_store(target, "ny")):
+        pass
+    with pytest.raises(Refused, match="is the store of cluster ny"):
+        plan_migration(source, target)
+    # A second migration of what is on its way, and one away from where it does not live any more.
+    third, fourth = (f"sqlite:///{tmp_path / name}.db" for name in ("third", "fourth"))
+    with closing(open_store(source, "la")) as store:
+        store.seal(f"being migrated to {third}")
+        with pytest.raises(Refused, match="is sealed: it is being migrated to"):
+            plan_migration(source, fourth)
+        store.unseal()
+    migrating.migrate(plan_migration(source, third))
+    with pytest.raises(Refused, match="is sealed: it is moved to"):
+        plan_migration(source, fourth)
+
+
+def test_servers_that_do_not_know_of_seals_are_named(tmp_path: Path) -> None:
+    source, target = (f"sqlite:///{tmp_path / name}.db" for name in ("source", "target"))
+    with closing(open_store(source, "la")) as store:
+        store.commit(Transaction((), (Put(b"f/x", b""),)))
+    with pytest.raises(Refused, match=f"feature level {SEALING}.*--force: when no server runs"):
+        plan_migration(source, target)
+    assert plan_migration(source, target, force=True).stage is Stage.NEW
+
+
+@pytest.mark.parametrize("way", WAYS[:1], indirect=True, ids="-to-".join)
+def test_a_change_too_large_for_one_row_of_the_target_comes_as_several(
+    way: tuple[str, str],
+) -> None:
+    source, target = way
+    events = [watch_pb2.ChangeEvent(path=f"/la/{n:06}", principal="x" * 200) for n in range(12_000)]
+    large = watch_pb2.WatchResponse(events=events).SerializeToString()
+    assert len(large) > 2_000_000
+    fill(source, [*ROWS, (EVENT + b"01-2ee0-aa", large), (EVENT + b"02-1-aa", b"")])
+    migrating.migrate(plan_migration(source, target))
+    rows = held(target)
+    parts = [rows[key] for key in sorted(rows) if key.startswith(EVENT + b"01-")]
+    assert len(parts) > 1
+    came = [event for part in parts for event in watch_pb2.WatchResponse.FromString(part).events]
+    assert came == events
+    assert rows[EVENT + b"02-1-aa"] == b""
+
+
+@pytest.mark.parametrize("way", WAYS[:1], indirect=True, ids="-to-".join)
+def test_a_row_that_the_target_cannot_hold_leaves_the_cluster_where_it_is(
+    way: tuple[str, str],
+) -> None:
+    source, target = way
+    fill(source, [*ROWS, (b"f/z", b"x" * 2_000_000)])
+    with pytest.raises(Refused, match=r"cannot hold it: key b'f/z' has 2000003 bytes.*--abort"):
+        migrating.migrate(plan_migration(source, target))
+    abort(plan_abort(source, target))
+    with closing(open_store(source, "la")) as store:
+        assert takes_writes(store)
+
+
+@pytest.mark.parametrize("way", WAYS[:2], indirect=True, ids="-to-".join)
+def test_a_mounted_child_moves_and_its_parent_goes_on(
+    way: tuple[str, str], federation: Federation, kdir: Kdir
+) -> None:
+    source, target = way
+    federation.start("/")
+    child = federation.join("/la", "/", store=source)
+    child.mkdir("/la/a", request_id="one")
+    token = child.status().authority.token
+    eventually(lambda: federation["/"].outcome("/la") == "referral")
+
+    planned = kdir("migrate", source, target, "--plan").stdout
+    assert f"cluster la ({child.cluster_id})" in planned
+    assert "nothing is done yet\nthe rest would be done" in planned
+    told = kdir("migrate", source, target)
+    assert "start its servers with it" in told.stdout
+    # The servers of the old store go on reading, say so, and write nothing.
+    eventually(lambda: child.resolve("/la/a").authority.stale)
+    assert child.status().store_status.sealed.startswith("moved to ")
+    assert child.names("/la") == ["a"]
+    with pytest.raises(Exception, match="takes no changes"):
+        child.mkdir("/la/b")
+    kdir("backup", "--at", child.address, code=5)
+    assert child.cluster_id in kdir("migrate", source, target).stdout  # and again: nothing to do
+    refused = kdir("migrate", "--abort", source, target, code=5)
+    assert "takes changes by now" in refused.stderr
+
+    # Started anew, they are told where it lives; with the new store all goes on.
+    child.stop()
+    refused = kdir("server", "--mount", "/la", "--store", source, "--listen", "127.0.0.1:0", code=2)
+    assert "cluster la was moved to" in refused.stderr
+    cluster_id = find_identity(target)
+    assert cluster_id is not None
+    child.settings["store"] = target
+    child.start()
+    assert child.cluster_id == cluster_id.cluster_id
+    eventually(lambda: child.status().parent.linked)
+    assert child.names("/la") == ["a"]
+    with pytest.raises(TokenExpired):
+        child.resolve("/la/a", token=token)
+    child.mkdir("/la/a", request_id="one")  # was done before: it has no second effect
+    child.mkdir("/la/b")
+    assert federation["/"].outcome("/la/b") == "referral"

@@ -1,0 +1,225 @@
+"""kdir backup and verify, over servers in memory: what is not whole is nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kdir.v1 import admin_pb2
+
+from resolver.backup_file import BackupReader
+from resolver.errors import StoreUnavailable, Unimplemented, Unreachable
+from resolver.testing import MemoryTransport
+from tests.command_line import Ran, run
+from tests.unit.resolver.test_backup_file import HEADER, ROWS, messages
+
+FIRST, SECOND = "127.0.0.1:20001", "127.0.0.1:20002"
+
+
+def serving(**answers: Callable[[], Iterator[Any]]) -> MemoryTransport:
+    """Servers that stream; ``first`` and ``second`` say what."""
+    transport = MemoryTransport()
+    for endpoint, name in ((FIRST, "first"), (SECOND, "second")):
+        if name in answers:
+            transport.serve(endpoint, _streaming(answers[name]))
+    return transport
+
+
+def _streaming(answer: Callable[[], Iterator[Any]]) -> Callable[[str, Any], Any]:
+    return lambda *_: answer()
+
+
+def whole() -> Iterator[Any]:
+    yield from messages()
+
+
+def cut() -> Iterator[Any]:
+    yield from messages()[:2]
+    raise StoreUnavailable("the store is away: what was sent is not whole")
+
+
+def short() -> Iterator[Any]:
+    yield from messages()[:2]
+
+
+def wrong() -> Iterator[Any]:
+    yield from reversed(messages())
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def backup(transport: MemoryTransport, *words: str) -> Ran:
+    return run(["backup", "--at", f"{FIRST},{SECOND}", *words], transport)
+
+
+def files() -> list[str]:
+    return sorted(str(one) for one in Path().iterdir())
+
+
+def test_a_backup_is_what_the_server_sent() -> None:
+    done = backup(serving(first=whole), "--to", "one.kdir")
+    assert (done.code, done.lines) == (0, ["one.kdir"])
+    assert "la (kc-aaaaaaaaaa) at revision 7" in done.err
+    with Path("one.kdir").open("rb") as file:
+        reader = BackupReader(file)
+        assert reader.header == HEADER
+        assert list(reader.rows()) == ROWS
+    assert Path("one.kdir").stat().st_mode & 0o777 == 0o600
+    assert files() == ["one.kdir"]
+
+
+@pytest.mark.parametrize("broken", [cut, short, wrong])
+def test_what_is_not_whole_leaves_no_file(broken: Callable[[], Iterator[Any]]) -> None:
+    done = backup(serving(first=broken), "--to", "one.kdir")
+    assert done.code == 3
+    assert "not whole" in done.err
+    assert done.out == ""
+    assert files() == []
+
+
+@pytest.mark.parametrize("broken", [cut, short, wrong])
+def test_the_next_server_is_asked_and_its_backup_is_its_own(
+    broken: Callable[[], Iterator[Any]],
+) -> None:
+    done = backup(serving(first=broken, second=whole), "--to", "one.kdir")
+    assert done.code == 0
+    with Path("one.kdir").open("rb") as file:
+        assert list(BackupReader(file).rows()) == ROWS
+    assert files() == ["one.kdir"]
+
+
+def test_what_is_no_fault_of_one_server_is_not_asked_of_the_next() -> None:
+    def old() -> Iterator[Any]:
+        yield from ()
+        raise Unimplemented("this server does not do that")
+
+    transport = serving(first=old, second=whole)
+    assert backup(transport, "--to", "one.kdir").code == 3
+    assert [endpoint for endpoint, _ in transport.calls] == [FIRST]
+    assert files() == []
+
+
+def test_a_file_that_came_meanwhile_is_not_replaced() -> None:
+    def slowly() -> Iterator[Any]:
+        yield from messages()[:-1]
+        Path("one.kdir").write_text("somebody's")
+        yield messages()[-1]
+
+    done = backup(serving(first=slowly), "--to", "one.kdir")
+    assert done.code == 5
+    assert Path("one.kdir").read_text() == "somebody's"
+    assert files() == ["one.kdir"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "cluster_id", "named"),
+    [
+        ("la", "kc-aaaaaaaaaa", "la"),
+        ("../elsewhere/authorized_keys", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("../x", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        (".hidden", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("-rf", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("la\x1b[2J", "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("x" * 201, "kc-aaaaaaaaaa", "kc-aaaaaaaaaa"),
+        ("../la", "../kc", ""),
+    ],
+)
+@pytest.mark.parametrize("taken_at_ms", [5, -1, 2**63 - 1])
+def test_a_server_names_no_file_outside_the_folder(
+    cluster: str, cluster_id: str, named: str, taken_at_ms: int
+) -> None:
+    header = admin_pb2.BackupHeader(
+        format=1,
+        cluster_id=cluster_id,
+        cluster=cluster,
+        incarnation="i1",
+        revision=7,
+        taken_at_ms=taken_at_ms,
+    )
+    Path("sub").mkdir()
+    os.chdir("sub")
+    done = backup(serving(first=lambda: iter(messages(header=header))))
+    os.chdir("..")
+    assert files() == ["sub"]
+    made = sorted(one.name for one in Path("sub").iterdir())
+    if named:
+        assert done.code == 0
+        assert len(made) == 1
+        assert re.fullmatch(rf"{named}-[0-9]{{8}}T[0-9]{{6}}Z\.kdir", made[0])
+    else:
+        assert done.code == 3
+        assert made == []
+        assert "--to FILE" in done.err
+
+
+def test_a_terminal_gets_no_backup() -> None:
+    done = run(["backup", "--at", FIRST, "--to", "-"], serving(first=whole), terminal=True)
+    assert done.code == 2
+
+
+def difference(where: str, found: str = "none") -> admin_pb2.VerifyResponse:
+    return admin_pb2.VerifyResponse(
+        difference=admin_pb2.Difference(
+            between="kafka", where=where, field="topic", wanted="t", found=found, advice="look"
+        )
+    )
+
+
+def summary(**fields: Any) -> admin_pb2.VerifyResponse:
+    return admin_pb2.VerifyResponse(summary=admin_pb2.VerifySummary(rows=9, revision=4, **fields))
+
+
+def verify(*answer: Any, words: tuple[str, ...] = ()) -> Ran:
+    def said() -> Iterator[Any]:
+        for one in answer:
+            if isinstance(one, Exception):
+                raise one
+            yield one
+
+    return run(["verify", "--at", FIRST, *words], serving(first=said))
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        ([summary()], 0, "compared 9 rows at revision 4: all is equal"),
+        ([summary(kafka_topics=3)], 0, "at revision 4, 3 topics of Kafka: all is equal"),
+        ([difference("/a"), summary(differences=1)], 5, ": 1 difference"),
+        ([summary(message="Kafka is away")], 3, "not compared: Kafka is away"),
+        ([difference("/a"), summary(differences=1, message="x")], 5, "not compared: x"),
+        ([difference("/a")], 3, "ended before its summary"),
+        ([], 3, "ended before its summary"),
+        ([difference("/a"), Unreachable("gone")], 3, "gone"),
+    ],
+)
+def test_the_exit_code_says_equal_different_or_not_compared(
+    answer: list[Any], code: int, said: str
+) -> None:
+    done = verify(*answer)
+    assert done.code == code
+    assert said in done.err
+
+
+def test_differences_that_are_alike_share_a_row_unless_each_is_wanted() -> None:
+    found = [difference(f"/{number}") for number in range(5)] + [difference("/x", "two")]
+    answer = (*found, summary(differences=6))
+    table = verify(*answer)
+    assert table.lines == [
+        "kafka\ttopic\tt\tnone\t5\t/0, /1, /2, and 2 more",
+        "kafka\ttopic\tt\ttwo\t1\t/x",
+    ]
+    assert table.err.count("topic: look") == 1
+    each = verify(*answer, words=("--each",))
+    assert [line.split("\t")[-1] for line in each.lines] == ["/0", "/1", "/2", "/3", "/4", "/x"]
+    assert verify(*answer, words=("-o", "name")).lines == ["/0", "/1", "/2", "/3", "/4", "/x"]
+    objects = verify(*answer, words=("-o", "json")).objects
+    assert objects[0]["difference"]["advice"] == "look"
+    assert objects[-1] == {"summary": {"rows": 9, "revision": 4, "differences": 6}}

@@ -1,0 +1,144 @@
+"""``kdir find`` and ``kdir index`` on a small table that no Spark made: output and exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resolver.index import job
+from resolver.index.arrow_rows import topic_batch
+from resolver.index.delta_table import IndexTable, Placed, TableState
+from resolver.index.job import BuildReport, ClusterLine, Outcome, SparkSettings
+from resolver.index.row_schema import ClusterState, Listener
+from tests.command_line import run
+from tests.index.fakes import page, topic
+
+NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Two clusters, one of which did not answer when the index was built last."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    index = IndexTable(str(tmp_path / "index"))
+    monkeypatch.setenv("KDIR_INDEX", index.location)
+    listeners = (Listener("internal", ("a:9092",), "PLAINTEXT"),)
+    la = ClusterState("kc-la", "la", "/la", listeners=listeners, as_of=NOW, revision=7)
+    ny = ClusterState("kc-ny", "ny", "/ny", listeners=listeners, as_of=NOW, revision=9)
+    ny = ny.silent(NOW + timedelta(hours=1), "connection refused")
+    placed = [
+        Placed(index.write(state.cluster_id, [topic_batch(page(*topics))]), state)
+        for state, topics in (
+            (la, [topic("/la/clicks", owner="search"), topic("/la/orders", drift_count=2)]),
+            (ny, [topic("/ny/clicks")]),
+        )
+    ]
+    index.commit(TableState(), placed, [], "test")
+    return index.location
+
+
+def test_find_prints_where_whose_and_how(table: str) -> None:
+    ran = run(["find", "clicks"])
+    assert ran.code == 0
+    rows = [line.split("\t") for line in ran.lines]
+    assert [(row[0], row[2]) for row in rows] == [("/la/clicks", "search"), ("/ny/clicks", "-")]
+    assert rows[0][4].startswith("la:")
+    assert rows[0][5] == "2026-11-01T12:00:00+00:00"
+
+
+def test_find_says_on_stderr_what_may_be_old(table: str) -> None:
+    assert run(["find", "clicks"]).err == (
+        "/ny (ny): its rows are of 2026-11-01 12:00:00 UTC, marked stale: connection refused\n"
+    )
+    assert run(["find", "clicks", "--cluster", "la"]).err == ""
+
+
+def test_find_of_nothing_is_1(table: str) -> None:
+    assert run(["find", "nothing", "--cluster", "la"]).code == 1
+
+
+def test_find_in_other_formats(table: str) -> None:
+    assert run(["find", "orders", "-o", "name"]).lines == ["/la/orders"]
+    (one,) = run(["find", "orders", "-o", "json"]).objects
+    assert one["path"] == "/la/orders"
+    assert one["drift_count"] == 2
+    assert isinstance(one["entry_id"], str)
+    assert one["as_of"] == "2026-11-01T12:00:00+00:00"
+    assert one["listeners"] == [
+        {
+            "name": "internal",
+            "bootstrap_servers": ["a:9092"],
+            "security_protocol": "PLAINTEXT",
+            "sasl_mechanism": "",
+        }
+    ]
+    assert run(["find", "orders", "-o", "yaml"]).out.startswith("path: /la/orders\n")
+
+
+def test_find_says_what_a_limit_cut_off(table: str) -> None:
+    ran = run(["find", "", "--limit", "1", "-o", "name"])
+    assert ran.lines == ["/la/clicks"]
+    assert "2 more" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["find", "x", "--table", "/nowhere/at/all"],
+        ["find", "x", "--cluster", "nosuch"],
+        ["find", "x", "--as-of", "yesterday"],
+        ["find", "x", "--as-of", "2020-01-01"],
+        ["find", "[", "--table", "."],
+        ["index", "report", "--table", "/nowhere/at/all"],
+        ["index", "build", "--conf", "nothing"],
+        ["index", "tidy"],
+    ],
+)
+def test_wrong_words_are_2(table: str, words: list[str]) -> None:
+    ran = run(words)
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+
+
+def test_report_sums_up_each_cluster(table: str) -> None:
+    rows = [line.split("\t") for line in run(["index", "report"]).lines]
+    assert [(row[0], row[2], row[4], row[5]) for row in rows] == [
+        ("/la", "2", "1", "1"),
+        ("/ny", "1", "1", "0"),
+    ]
+    objects = run(["index", "report", "-o", "json"]).objects
+    assert [(one["mount"], one["topics"], one["stale"]) for one in objects] == [
+        ("/la", 2, False),
+        ("/ny", 1, True),
+    ]
+
+
+def test_build_says_what_became_of_each_cluster(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def build(
+        servers: Sequence[str], table: str, *, spark: SparkSettings, full: bool
+    ) -> BuildReport:
+        asked.append((servers, table, spark, full))
+        lines = (
+            ClusterLine("kc-la", "la", "/la", Outcome.READ, 2),
+            ClusterLine("kc-ny", "ny", "/ny", Outcome.STALE, 1, reason="no answer"),
+        )
+        return BuildReport(table, 3, lines, 1.5)
+
+    monkeypatch.setattr(job, "build", build)
+    words = ["--at", "h:1", "index", "build", "--full", "--master", "local[1]", "--conf", "a=b"]
+    ran = run(words)
+    assert ran.code == 3
+    assert ran.lines == ["/la\tla\t2\tread\t", "/ny\tny\t1\tstale\tno answer"]
+    assert ran.err == (
+        f"3 topics in {table}, version 3, after 1.5s\nnot read: /ny (ny): no answer\n"
+    )
+    assert asked == [(("h:1",), table, SparkSettings("local[1]", {"a": "b"}), True)]
+    assert [one["outcome"] for one in run([*words, "-o", "json"]).objects] == ["read", "stale"]

@@ -1,0 +1,130 @@
+"""What ``--plan`` prints: tables for people, one line a row for programs, one object for both."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from kdir.v1 import access_pb2, entry_pb2, policies_pb2
+
+from resolver.cli.output import Output
+from resolver.cli.plan_output import show_change
+from tests.command_line import Terminal
+
+READ, DESCRIBE, ALL = (
+    access_pb2.OPERATION_READ,
+    access_pb2.OPERATION_DESCRIBE,
+    access_pb2.OPERATION_ALL,
+)
+TOPIC = access_pb2.RESOURCE_KIND_TOPIC
+PLAN = access_pb2.ChangePlan(
+    entries=access_pb2.ChangedEntries(
+        directories=2, topics=1204, links=1, entries_with_grants=1, kafka_deleted=1203
+    ),
+    access=[
+        access_pb2.AccessChange(principal="User:*", resource_kind=TOPIC, path="/a", lost=[ALL]),
+        access_pb2.AccessChange(
+            principal="User:bob", host="10.0.0.1", resource_kind=TOPIC, path="/a",
+            gained=[READ, DESCRIBE],
+        ),
+        access_pb2.AccessChange(
+            principal="User:bob", resource_kind=TOPIC, path="/a/t", kind=entry_pb2.ENTRY_KIND_TOPIC
+        ),
+        access_pb2.AccessChange(
+            principal="User:bob", resource_kind=access_pb2.RESOURCE_KIND_GROUP, path="/a",
+            resource_name="g-*", gained=[READ],
+        ),
+    ],
+    access_omitted=3,
+    policies=[
+        access_pb2.PolicyChange(
+            field="topic_config[retention.ms]", before="604800000", after="86400000",
+            topic_count=1204, cluster_count=1, deletes_data=True,
+        ),
+        access_pb2.PolicyChange(field="owner", after="", topic_count=3),
+    ],
+    kafka_calls=[
+        policies_pb2.KafkaCall(
+            operation="IncrementalAlterConfigs", resource="a.t", key="retention.ms",
+            after="86400000",
+        ),
+        policies_pb2.KafkaCall(
+            operation="CreateAcls", resource="topic a.t", key="ALLOW User:bob READ from *",
+            acl=policies_pb2.AclBinding(),
+        ),
+    ],
+    quotas=[access_pb2.PassedQuota(path="/a", field="max_topics", limit=1000, used=1204)],
+    retired_names=["a.t"],
+    retired_names_omitted=1203,
+    at_least=True,
+)  # fmt: skip
+
+
+def shown(form: str = "", *, terminal: bool = False) -> tuple[str, str]:
+    out, err = (Terminal(), Terminal()) if terminal else (io.StringIO(), io.StringIO())
+    show_change(Output(form, stdout=out, stderr=err, environ={"NO_COLOR": "1"}), PLAN)
+    return out.getvalue(), err.getvalue()
+
+
+def test_people_get_a_table_of_each_sort() -> None:
+    out, err = shown(terminal=True)
+    assert out.splitlines() == [
+        "PRINCIPAL       HOST      GAINS          LOSES  ABOUT      AT AND BELOW",
+        "everybody else  *         -              ALL    TOPIC      /a/",
+        "User:bob        10.0.0.1  READ,DESCRIBE  -      TOPIC      /a/",
+        "User:bob        *         no change      -      TOPIC      /a/t",
+        "User:bob        *         READ           -      GROUP g-*  /a/",
+        "POLICY        FROM  TO  TOPICS  CLUSTERS  DATA",
+        "retention.ms  7d    1d   1,204         1  Kafka may delete some",
+        'owner         -     ""       3         0  -',
+        "KAFKA      SETTING                     FROM       TO        CALL",
+        "a.t        retention.ms                (default)  86400000  IncrementalAlterConfigs",
+        "topic a.t  ALLOW User:bob READ from *  -          -         CreateAcls",
+        "QUOTA AT  FIELD       ALLOWS  WOULD HAVE",
+        "/a        max_topics    1000        1204",
+        "NAME RETIRED FOR A DAY",
+        "a.t",
+    ]
+    assert err.splitlines() == [
+        "… and at least 3 more rows about access",
+        "… and at least 1,203 more retired names",
+        (
+            "nothing was changed; it would be about at least 2 directories, 1,204 topics, 1 link, "
+            "1 entry with grants of their own, 1,203 topics deleted in Kafka with data"
+        ),
+        "the time was over before all was looked at: there is more of it",
+    ]
+
+
+def test_programs_get_lines_that_say_what_they_are_about() -> None:
+    out, _ = shown()
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert [row[0] for row in rows] == [
+        *["access"] * 4, *["policy"] * 2, *["kafka"] * 2, "quota", "retired",
+    ]  # fmt: skip
+    assert rows[0][1:] == ["User:*", "*", "-", "ALL", "TOPIC", "/a/"]
+    assert rows[4][1:4] == ["retention.ms", "604800000", "86400000"]
+
+
+def test_json_is_one_object_in_the_words_of_the_contract() -> None:
+    out, err = shown("json")
+    (line,) = out.splitlines()
+    plan = json.loads(line)["plan"]
+    assert plan["entries"]["topics"] == 1204
+    assert plan["access"][1]["gained"] == ["OPERATION_READ", "OPERATION_DESCRIBE"]
+    assert err == ""
+
+
+def test_a_server_that_says_no_more_changed_nothing_either() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    show_change(Output(stdout=out, stderr=err), access_pb2.ChangePlan())
+    assert (out.getvalue(), err.getvalue()) == ("", "nothing was changed\n")
+
+
+def test_who_would_be_locked_out_is_told() -> None:
+    plan = access_pb2.ChangePlan(locks_out=True)
+    plan.entries.directories = 1
+    out, err = io.StringIO(), io.StringIO()
+    show_change(Output("", stdout=out, stderr=err, environ={}), plan)
+    assert "you could not open it again yourself" in err.getvalue()
+    assert "--yes" in err.getvalue()

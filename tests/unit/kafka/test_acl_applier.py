@@ -1,0 +1,711 @@
+"""Pushing ACLs, against a Kafka in memory: in which order, what waits, and what is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+from typing import Any
+
+import pytest
+from kdir.v1 import federation_pb2
+
+from directory.federation import facts
+from directory.kafka.acl import CLOSED, Binding
+from directory.kafka.acl_drift import acl_state, acl_states_below
+from directory.kafka.applying.last_applied_acls import ACL_BASIS, ACL_ROWS, acl_counts
+from directory.kafka.contract import AclView, Outcome, Refused, Still, Unknown, Wish, always
+from directory.namespace.command import DeleteEntry, MoveEntry, UpdateEntry
+from directory.namespace.entry import ROOT_ID, Kind
+from directory.namespace.keys import LEVEL, entry_key, grants_key
+from directory.store.base import Put
+from directory.wire.grant_messages import grant_to_proto
+from resolver.errors import EtagMismatch, KafkaRefused, LimitExceeded, NotReady
+from tests.acls import FakeAcls, arm, disarm, grant, grant_of, on, plan, planned, revoke
+from tests.large import FakeKafka
+from tests.reconciling import MOUNT, World, world
+
+SPOILED = b"\xff\xff"
+CEILING = frozenset({"create", "delete", "acls"})
+
+
+class Kafka(FakeAcls, FakeKafka):
+    """Both halves; topics that are made stand among what was asked."""
+
+    def __init__(self, *names: str) -> None:
+        FakeAcls.__init__(self)
+        FakeKafka.__init__(self, *names)
+        self.refuses = ""
+        self.order: list[str] = []
+
+    def acls(self) -> AclView:
+        if self.refuses:
+            raise KafkaRefused(self.refuses)
+        return super().acls()
+
+    def add_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
+        self.order += [f"+ {one}" for one in bindings]
+        return super().add_acls(bindings, still)
+
+    def remove_acls(
+        self, bindings: Sequence[Binding], still: Still = always
+    ) -> Mapping[Binding, Outcome]:
+        self.order += [f"- {one}" for one in bindings]
+        return super().remove_acls(bindings, still)
+
+    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
+        self.order += [f"create {one.name}" for one in wishes]
+        return super().create(wishes, still)
+
+    def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
+        self.order += [f"delete {one}" for one in names]
+        return super().delete(names, still)
+
+
+@pytest.fixture
+def kafka() -> Kafka:
+    return Kafka("search.clicks", "search.views", "other.clicks")
+
+
+@pytest.fixture
+def here(kafka: Kafka, tmp_path: FilePath) -> Iterator[World]:
+    with started(tmp_path, kafka) as made:
+        yield made
+
+
+@contextmanager
+def started(folder: FilePath, kafka: Kafka, **settings: Any) -> Iterator[World]:
+    """A server that has looked at Kafka once."""
+    merged = {"ceiling": CEILING, "split_on": ".", **settings}
+    with world(folder / "store.db", lambda: kafka, **merged) as made:
+        made.writer.put_facts([Put(LEVEL, b"3")])
+        made.sweep()
+        yield made
+
+
+def inherit(here: World, *words: str, incarnation: str = "one", closed: bool = False) -> None:
+    """The parent says what is granted above the mount."""
+    level = federation_pb2.InheritedLevel(
+        path="/la", grants=[grant_to_proto(grant_of(one)) for one in words], closed=closed
+    )
+    said = federation_pb2.Inherited(levels=[level], revision=5, incarnation=incarnation)
+    told = federation_pb2.Welcome(parent_cluster_id="kc-la", mount=str(MOUNT), parent_mount="/la")
+    snapshot = here.replica.snapshot
+    writes = (*facts.inherited_writes(snapshot, said, 1), *facts.welcome_writes(snapshot, told, 1))
+    if writes:
+        here.writer.put_facts(writes)
+
+
+def move(here: World, path: str, to: str, kind: Kind | None = None) -> None:
+    here.execute(
+        MoveEntry(path=MOUNT.join(path.split("/")), new_path=MOUNT.join(to.split("/")), kind=kind)
+    )
+
+
+def counts(here: World) -> tuple[int, ...]:
+    return tuple(acl_counts(here.replica.snapshot))
+
+
+CLICKS, VIEWS, OTHER = "topic search.clicks", "topic search.views", "topic other.clicks"
+
+
+# -- order -----------------------------------------------------------------------------------------
+
+
+def test_A4_denies_come_first_and_go_last(here: World, kafka: Kafka) -> None:
+    grant(here, "search/clicks", "allow alice read", "deny bob read")
+    arm(here, "search")
+    assert [(sign, one.acl.permission.name) for sign, one in kafka.asked] == [
+        ("+", "DENY"),
+        ("+", "ALLOW"),
+    ]
+    kafka.asked.clear()
+    revoke(here, "search/clicks", "allow alice read", "deny bob read")
+    grant(here, "search/clicks", "allow bob write", "deny alice write")
+    here.settle()
+    assert [(sign, str(one.acl)) for sign, one in kafka.asked] == [
+        ("+", "DENY User:alice WRITE from *"),
+        ("+", "ALLOW User:bob WRITE from *"),
+        ("-", "ALLOW User:alice READ from *"),
+        ("-", "DENY User:bob READ from *"),
+    ]
+
+
+def test_A4_an_allow_waits_for_the_deny_before_it(here: World, kafka: Kafka) -> None:
+    arm(here, "search")
+    (deny,) = on(CLICKS, "deny bob all")
+    kafka.answers[deny] = Unknown("nobody answered")
+    grant(here, "search/clicks", "allow * read", "deny bob all")
+    here.reconciler.step()
+    assert kafka.bindings == set()
+    kafka.answers.clear()
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow * read", "deny bob all")
+
+
+def test_A4_a_deny_stays_until_the_allow_behind_it_is_gone(here: World, kafka: Kafka) -> None:
+    grant(here, "search/clicks", "allow bob read", "deny bob all")
+    arm(here, "search")
+    (allow,) = on(CLICKS, "allow bob read")
+    kafka.answers[allow] = Unknown("nobody answered")
+    revoke(here, "search/clicks", "allow bob read", "deny bob all")
+    here.reconciler.step()
+    assert kafka.bindings == on(CLICKS, "allow bob read", "deny bob all")
+    kafka.answers.clear()
+    here.settle()
+    assert not kafka.bindings
+
+
+def test_a_new_topic_has_its_acls_before_it_is_there(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read", "deny bob read")
+    arm(here, "search")
+    kafka.order.clear()
+    here.create("search/new")
+    here.settle()
+    assert kafka.order == [
+        "+ topic search.new: DENY User:bob READ from *",
+        "+ topic search.new: ALLOW User:alice READ from *",
+        "create search.new",
+    ]
+    assert here.states()["search/new"] == "ACTIVE"
+
+
+def test_a_topic_is_not_made_while_its_acls_cannot_be(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    kafka.refuses = "no authorizer"
+    here.create("search/new")
+    here.create("other/new")
+    here.reconciler.step()
+    assert kafka.made == ["other.new"]
+    waiting = here.topics()["search/new"]
+    assert waiting.provision_message == "its ACLs wait: no authorizer"
+    kafka.refuses = ""
+    here.now += 60
+    here.settle()
+    assert here.states()["search/new"] == "ACTIVE"
+    assert on("topic search.new", "allow alice read") <= kafka.bindings
+
+
+def test_a_topic_whose_acl_is_refused_is_not_made(here: World, kafka: Kafka) -> None:
+    arm(here, "search")
+    (allow,) = on("topic search.new", "allow alice read")
+    kafka.answers[allow] = Refused("no such principal")
+    grant(here, "search", "allow alice read")
+    here.create("search/new")
+    here.reconciler.step()
+    assert "search.new" not in kafka.made
+    assert "no such principal" in here.topics()["search/new"].provision_message
+
+
+# -- what is ours ----------------------------------------------------------------------------------
+
+
+def test_what_was_there_before_is_never_removed(here: World, kafka: Kafka) -> None:
+    before = on(CLICKS, "allow alice read", "allow eve write") | on("group g", "allow eve read")
+    kafka.bindings |= before
+    grant(here, "search/clicks", "allow alice read", "allow bob read")
+    assert arm(here, "search").calls_made == 1
+    revoke(here, "search/clicks", "allow alice read", "allow bob read")
+    here.settle()
+    assert kafka.bindings == before
+    disarm(here, "search")
+    here.settle()
+    assert kafka.bindings == before
+    assert not any(sign == "-" and one in before for sign, one in kafka.asked)
+
+
+def test_what_was_revoked_and_granted_at_once_is_ours_still(here: World, kafka: Kafka) -> None:
+    """A broker that is behind shows what was removed a moment ago: it is not somebody else's."""
+    grant(here, "search/clicks", "allow alice read")
+    arm(here, "search")
+    revoke(here, "search/clicks", "allow alice read")
+    here.settle()
+    kafka.bindings |= on(CLICKS, "allow alice read")  # as a broker that is behind
+    grant(here, "search/clicks", "allow alice read")
+    here.settle()
+    revoke(here, "search/clicks", "allow alice read")
+    here.settle()
+    assert not kafka.bindings
+
+
+def test_a_group_is_wished_by_several_directories(here: World, kafka: Kafka) -> None:
+    for path in ("search", "other"):
+        grant(here, path, "allow alice read group g-*")
+        arm(here, path)
+    assert kafka.bindings == on("group g-*", "allow alice read")
+    disarm(here, "search")
+    here.settle()
+    assert kafka.bindings == on("group g-*", "allow alice read")
+    revoke(here, "other", "allow alice read group g-*")
+    here.settle()
+    assert not kafka.bindings
+
+
+def test_patterns_of_groups_and_transactional_ids(here: World, kafka: Kafka) -> None:
+    grant(
+        here,
+        "",
+        "allow alice read group *",
+        "allow alice read group g",
+        "allow alice write transactional-id t-*",
+        "deny bob all group g-*",
+    )
+    arm(here, "search")
+    assert kafka.bindings == (
+        on("group *", "allow alice read")
+        | on("group g", "allow alice read")
+        | on("group g-*", "deny bob all")
+        | on("transactional-id t-*", "allow alice write")
+    )
+
+
+# -- where -----------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_moves_takes_what_is_granted_where_it_is(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    grant(here, "other", "allow bob read")
+    arm(here, "search")
+    arm(here, "other")
+    move(here, "search/clicks", "other/moved")
+    here.settle()
+    assert kafka.bindings == (
+        on(VIEWS, "allow alice read") | on(CLICKS, "allow bob read") | on(OTHER, "allow bob read")
+    )
+    disarm(here, "other")
+    here.settle()
+    assert kafka.bindings == on(VIEWS, "allow alice read")
+    here.mkdir("elsewhere")
+    move(here, "search/views", "elsewhere/views")
+    here.settle()
+    assert not kafka.bindings
+
+
+def test_a_directory_that_moves_takes_its_arming_along(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    here.mkdir("below")
+    grant(here, "below", "deny alice write")
+    move(here, "search", "below/search", Kind.DIRECTORY)
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow alice read", "deny alice write") | on(
+        VIEWS, "allow alice read", "deny alice write"
+    )
+
+
+def test_a_single_topic_can_be_armed_and_is_found_where_it_goes(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read", "allow alice read group g")
+    arm(here, "search/clicks")
+    assert kafka.bindings == on(CLICKS, "allow alice read") | on("group g", "allow alice read")
+    grant(here, "other", "allow bob read")
+    move(here, "search/clicks", "other/moved")
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow bob read")
+
+
+def test_a_directory_below_can_be_left_out(here: World, kafka: Kafka) -> None:
+    here.mkdir("search/own")
+    here.execute(
+        UpdateEntry(path=MOUNT.join(["search", "own"]), changes={"policies.manage.acls": False})
+    )
+    move(here, "search/views", "search/own/views")
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    assert kafka.bindings == on(CLICKS, "allow alice read")
+
+
+def test_a_deleted_topic_keeps_its_acls_until_kafka_has_it_no_more(
+    here: World, kafka: Kafka
+) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    kafka.order.clear()
+    here.remove("search/clicks", Kind.TOPIC)
+    here.settle()
+    assert kafka.order == [
+        "delete search.clicks",
+        "- topic search.clicks: ALLOW User:alice READ from *",
+    ]
+    assert kafka.bindings == on(VIEWS, "allow alice read")
+
+
+def test_a_removed_directory_leaves_no_acls(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read", "allow alice read group g")
+    arm(here, "search")
+    here.remove("search")
+    here.settle()
+    assert not kafka.bindings
+    assert counts(here) == (0, 0, 0, 0)
+
+
+def test_a_detached_topic_loses_ours_only(tmp_path: FilePath, kafka: Kafka) -> None:
+    with started(tmp_path, kafka, ceiling=CEILING - {"delete"}) as here:
+        kafka.bindings |= on(CLICKS, "allow eve read")
+        grant(here, "search", "allow alice read")
+        arm(here, "search")
+        here.execute(DeleteEntry(path=MOUNT.join(["search", "clicks"]), kind=Kind.TOPIC))
+        here.settle()
+        assert "search.clicks" in kafka.topics
+        assert kafka.bindings == on(VIEWS, "allow alice read") | on(CLICKS, "allow eve read")
+
+
+def test_a_topic_made_anew_with_the_same_name_has_its_own(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    grant(here, "search/clicks", "allow bob read")
+    arm(here, "search")
+    here.remove("search/clicks", Kind.TOPIC)
+    here.settle()
+    here.create("search/clicks", physical_name="search.clicks2")
+    here.settle()
+    assert on("topic search.clicks2", "allow alice read") <= kafka.bindings
+    assert not on(CLICKS, "allow bob read") & kafka.bindings
+
+
+def test_nothing_is_added_for_a_topic_that_kafka_does_not_show(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    del kafka.topics["search.clicks"]
+    here.sweep()
+    assert here.states()["search/clicks"] == "MISSING"
+    grant(here, "search", "allow bob read")
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow alice read") | on(
+        VIEWS, "allow alice read", "allow bob read"
+    )
+    revoke(here, "search", "allow alice read", "allow bob read")
+    here.settle()
+    assert not kafka.bindings
+
+
+def test_closed_directories(here: World, kafka: Kafka) -> None:
+    here.execute(UpdateEntry(path=MOUNT.join(["search"]), changes={"directory.closed": True}))
+    grant(here, "search", "allow alice describe")
+    grant(here, "search/clicks", "allow alice read", "allow bob read")
+    arm(here, "search")
+    assert on(CLICKS, "allow alice describe", "allow alice read") <= kafka.bindings
+    assert not on(CLICKS, "allow bob read") & kafka.bindings
+    here.execute(UpdateEntry(path=MOUNT.join(["search"]), changes={"directory.closed": False}))
+    here.settle()
+    assert on(CLICKS, "allow bob read") <= kafka.bindings
+
+
+# -- open to all -----------------------------------------------------------------------------------
+
+
+def test_what_is_open_to_all_waits_for_a_takeover(here: World, kafka: Kafka) -> None:
+    kafka.open_to_all = True
+    grant(here, "search", "allow alice read")
+    read = plan(here, "search")
+    assert [one.takeover for one in read.calls] == [True, True]
+    done = arm(here, "search")
+    assert (done.calls_made, done.message) == (0, ""), "as the plan has said"
+    assert not kafka.bindings
+    assert counts(here)[1] == 2
+    kafka.bindings |= on(CLICKS, "allow eve read")  # by now it is not open to all
+    here.sweep()
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow eve read", "allow alice read")
+    done = arm(here, "search", takeover=True)
+    assert (done.calls_made, done.message) == (1, "")
+    assert on(VIEWS, "allow alice read") <= kafka.bindings
+    grant(here, "search", "allow bob read", "allow bob read group g")
+    here.settle()
+    assert on(VIEWS, "allow bob read") <= kafka.bindings
+    assert not on("group g", "allow bob read") & kafka.bindings, "a group that everybody uses"
+    assert counts(here)[1] == 1
+
+
+def test_a_plan_with_takeover_is_another_one(here: World, kafka: Kafka) -> None:
+    kafka.open_to_all = True
+    grant(here, "search", "allow alice read")
+    read = plan(here, "search")
+    with pytest.raises(EtagMismatch):
+        here.reconciler.armory.arm(MOUNT.join(["search"]), "acls", read.plan, takeover=True)
+
+
+def test_a_topic_that_kdir_makes_was_open_to_nobody(here: World, kafka: Kafka) -> None:
+    kafka.open_to_all = True
+    arm(here, "search", takeover=True)
+    grant(here, "search", "allow alice read")
+    here.create("search/new")
+    here.settle()
+    assert kafka.bindings == on("topic search.new", "allow alice read")
+
+
+def test_what_was_closed_does_not_open_with_the_last_grant(here: World, kafka: Kafka) -> None:
+    kafka.open_to_all = True
+    grant(here, "search/clicks", "allow alice read")
+    arm(here, "search", takeover=True)
+    kafka.asked.clear()
+    revoke(here, "search/clicks", "allow alice read")
+    here.settle()
+    (closed,) = {Binding(one.resource, CLOSED) for one in on(CLICKS, "allow alice read")}
+    assert kafka.bindings == {closed}
+    assert kafka.asked[0] == ("+", closed)
+    grant(here, "search/clicks", "allow bob read")
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow bob read")
+    revoke(here, "search/clicks", "allow bob read")
+    here.settle()
+    disarm(here, "search")
+    here.settle()
+    assert not kafka.bindings
+
+
+# -- limits, refusals, outages ---------------------------------------------------------------------
+
+
+def test_more_acls_than_brokers_bear_are_refused(tmp_path: FilePath, kafka: Kafka) -> None:
+    kafka.bindings |= on("topic x", "allow eve read")
+    with started(tmp_path, kafka, acl_limit=3) as here:
+        grant(here, "search", "allow alice read", "allow bob read")
+        with pytest.raises(LimitExceeded, match="would have 5 ACLs, it has 1 now, and 3"):
+            plan(here, "search")
+        revoke(here, "search", "allow bob read")
+        assert arm(here, "search").calls_made == 2
+        grant(here, "search", "allow bob read")
+        here.settle()
+        assert len(kafka.bindings) == 3
+        assert counts(here) == (2, 2, 0, 0)
+        kafka.bindings -= on("topic x", "allow eve read")
+        here.sweep()
+        here.settle()
+        assert len(kafka.bindings) == 3
+        assert counts(here) == (3, 1, 0, 0)
+        revoke(here, "search", "allow alice read")
+        here.settle()
+        assert kafka.bindings == on(CLICKS, "allow bob read") | on(VIEWS, "allow bob read")
+
+
+def test_what_kafka_refuses_is_not_asked_again_until_a_person_does(
+    here: World, kafka: Kafka
+) -> None:
+    arm(here, "search")
+    (allow,) = on(CLICKS, "allow alice read")
+    kafka.answers[allow] = Refused("no such principal")
+    grant(here, "search/clicks", "allow alice read", "allow bob read")
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow bob read")
+    assert counts(here) == (1, 0, 1, 0)
+    times = kafka.asked.count(("+", allow))
+    here.sweep()
+    here.settle()
+    assert kafka.asked.count(("+", allow)) == times
+    kafka.answers.clear()
+    assert arm(here, "search").calls_made == 1
+    assert kafka.bindings == on(CLICKS, "allow alice read", "allow bob read")
+    assert counts(here) == (2, 0, 0, 0)
+
+
+def test_a_kafka_without_authorizer_stops_only_acls(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    kafka.refuses = "no authorizer"
+    grant(here, "search", "allow bob read")
+    here.settle()
+    assert here.reconciler.status().reachable
+    assert here.reconciler.status().message == "no authorizer"
+    kafka.refuses = ""
+    here.now += 60
+    here.settle()
+    assert on(CLICKS, "allow bob read") <= kafka.bindings
+    assert here.reconciler.status().message == ""
+
+
+# -- what others change ----------------------------------------------------------------------------
+
+
+def test_what_somebody_removes_is_reported_and_an_arming_puts_it_back(
+    here: World, kafka: Kafka
+) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    kafka.bindings -= on(CLICKS, "allow alice read")
+    here.now += 60  # long after: it is no broker that is behind
+    here.sweep()
+    here.settle()
+    assert counts(here) == (1, 0, 0, 1)
+    assert planned(here, "search") == [("CreateAcls", f"{CLICKS}: ALLOW User:alice READ from *")]
+    assert arm(here, "search").calls_made == 1
+    assert counts(here) == (2, 0, 0, 0)
+
+
+def test_what_somebody_removes_is_mended_twice_and_then_left_to_him(
+    tmp_path: FilePath, kafka: Kafka
+) -> None:
+    with started(tmp_path, kafka, mend=True) as here:
+        grant(here, "search/clicks", "allow alice read")
+        arm(here, "search")
+        for mended in (True, True, False, False):
+            kafka.bindings.clear()
+            here.now += 60
+            here.sweep()
+            here.settle()
+            assert bool(kafka.bindings) is mended
+        assert counts(here) == (0, 0, 0, 1)
+
+
+def test_where_kafka_differs_is_told(here: World, kafka: Kafka) -> None:
+    def drift(path: str) -> list[tuple[str, ...]]:
+        where = MOUNT.join(path.split("/"))
+        return [
+            (str(one.path.below(MOUNT)[-1]), one.field, one.wanted, one.found, one.state)
+            for one in here.reconciler.drift(where)
+        ]
+
+    grant(here, "search", "allow alice read", "allow alice read group g")
+    arm(here, "search")
+    assert drift("search") == []
+    kafka.bindings -= on(CLICKS, "allow alice read") | on("group g", "allow alice read")
+    kafka.bindings |= on(VIEWS, "deny alice read") | on("topic x", "allow eve read")
+    here.now += 60
+    here.sweep()
+    here.settle()
+    mine, eves = "ALLOW User:alice READ from *", "DENY User:alice READ from *"
+    assert drift("search") == [
+        ("search", "acl of group g", mine, "(missing)", ""),
+        ("clicks", "acl", mine, "(missing)", ""),
+        ("views", "acl", "(none)", eves, "not kdir's"),
+    ]
+    assert drift("search/views") == [("views", "acl", "(none)", eves, "not kdir's")]
+    assert drift("other") == []
+    snapshot = here.replica.snapshot
+    assert acl_state(snapshot, here.topics()["search/clicks"]) == "drift"
+    assert acl_state(snapshot, here.topics()["search/views"]) == ""
+    assert list(acl_states_below(snapshot, ("search",))) == ["drift"]
+    assert list(acl_states_below(snapshot, ("other",))) == []
+
+
+# -- what is inherited -----------------------------------------------------------------------------
+
+
+def test_grants_from_above_the_mount_reach_kafka(here: World, kafka: Kafka) -> None:
+    inherit(here, "allow alice read")
+    arm(here, "search")
+    assert kafka.bindings == on(CLICKS, "allow alice read") | on(VIEWS, "allow alice read")
+    inherit(here, "allow alice read", "deny bob all", "allow alice read group g")
+    here.settle()
+    assert kafka.bindings == (
+        on(CLICKS, "allow alice read", "deny bob all")
+        | on(VIEWS, "allow alice read", "deny bob all")
+        | on("group g", "allow alice read")
+    )
+
+
+def test_P2_not_loaded_is_not_empty(tmp_path: FilePath, kafka: Kafka) -> None:
+    with started(tmp_path, kafka) as here:
+        inherit(here, "allow alice read")
+        arm(here, "search")
+        before = set(kafka.bindings)
+        assert before
+    with started(tmp_path, kafka) as here:
+        here.writer.put_facts([Put(facts.UNMOUNTED_KEY, b"somebody said so")])
+        revoke(here, "search", "allow alice read")
+        grant(here, "search", "allow bob read")
+        for _ in range(5):
+            here.reconciler.step()
+            here.now += 30
+        assert kafka.bindings == before
+        with pytest.raises(NotReady):
+            plan(here, "search")
+
+
+def test_what_another_parent_gives_waits_and_what_it_denies_does_not(
+    here: World, kafka: Kafka
+) -> None:
+    inherit(here, "allow alice read", "deny bob all")
+    grant(here, "search", "allow carol read")
+    arm(here, "search/clicks")
+    inherit(here, "allow eve read", "deny mallory all", incarnation="two")
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow carol read", "deny bob all", "deny mallory all")
+    assert counts(here)[1] == 1
+    grant(here, "search", "allow dave read")
+    here.settle()
+    assert on(CLICKS, "allow dave read") <= kafka.bindings, "what is granted here goes on"
+    assert not on(CLICKS, "allow eve read") & kafka.bindings
+    assert arm(here, "search/clicks").calls_made == 2
+    assert kafka.bindings == on(
+        CLICKS, "allow carol read", "allow dave read", "allow eve read", "deny mallory all"
+    )
+    assert counts(here)[1] == 0
+
+
+def test_an_allow_that_no_parent_confirms_ends_in_kafka_too(
+    tmp_path: FilePath, kafka: Kafka
+) -> None:
+    with started(tmp_path, kafka, grants_max_age_seconds=60.0) as here:
+        age = 0.0
+        here.reconciler._unconfirmed = lambda: age
+        here.reconciler._resign()
+        inherit(here, "allow alice read", "deny bob read")
+        grant(here, "search", "allow carol read")
+        arm(here, "search/clicks")
+        everything = on(CLICKS, "allow alice read", "deny bob read", "allow carol read")
+        assert kafka.bindings == everything
+        age = 61.0
+        here.now += 61
+        here.reconciler.step()
+        assert kafka.bindings == on(CLICKS, "deny bob read", "allow carol read")
+        age = 0.0
+        here.now += 2
+        here.reconciler.step()
+        assert kafka.bindings == everything
+
+
+def test_what_a_restore_brings_back_is_not_mended(tmp_path: FilePath, kafka: Kafka) -> None:
+    """An old backup says granted, and done, of what was revoked since."""
+    with started(tmp_path, kafka, mend=True) as here:
+        grant(here, "search/clicks", "allow alice read")
+        arm(here, "search")
+        kafka.bindings.clear()
+        here.now += 60
+        here.writer.put_facts([Put(ACL_BASIS, b"of another life")])
+        here.sweep()
+        here.settle()
+        assert not kafka.bindings
+        here.now += 60
+        here.sweep()
+        here.settle()
+        assert not kafka.bindings
+        assert counts(here) == (0, 1, 0, 1)
+        assert arm(here, "search").calls_made == 1
+        assert kafka.bindings == on(CLICKS, "allow alice read")
+
+
+def test_a_topic_that_cannot_be_read_keeps_what_it_has(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    before = set(kafka.bindings)
+    snapshot = here.replica.snapshot
+    parent = snapshot.find_directory(["search"])
+    assert parent is not None
+    here.writer.put_facts([Put(entry_key(parent, Kind.TOPIC, "clicks"), SPOILED)])
+    grant(here, "search", "allow bob read")
+    for _ in range(4):
+        here.reconciler.step()
+        here.now += 30
+    assert before <= kafka.bindings
+    assert on(VIEWS, "allow bob read") <= kafka.bindings
+
+
+def test_a_record_of_ours_that_cannot_be_read_is_left_alone(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    here.writer.put_facts([Put(ACL_ROWS + b"tl/search.clicks", b"{")])
+    revoke(here, "search", "allow alice read")
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow alice read")
+
+
+def test_grants_that_cannot_be_read_change_nothing(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read", "allow alice read group g")
+    arm(here, "search")
+    before = set(kafka.bindings)
+    here.writer.put_facts([Put(grants_key(ROOT_ID, Kind.DIRECTORY, "search"), SPOILED)])
+    here.sweep()
+    here.settle()
+    assert kafka.bindings == before

@@ -1,0 +1,301 @@
+"""Pushing when something fails once, lags or comes in between: without a broker, with a store."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import Any
+
+import pytest
+
+from directory.kafka.applying.pushed import attention, mark_of, pushed_of
+from directory.kafka.contract import Alteration, Done, Outcome, Refused, Seen, Still, always
+from directory.namespace.command import UpdateEntry
+from directory.namespace.entry import ROOT_ID, Kind
+from directory.namespace.snapshot import Snapshot
+from resolver.errors import KafkaUnavailable, StoreUnavailable
+from tests.large import FakeKafka
+from tests.reconciling import MOUNT, World, world
+
+DAY, WEEK, MONTH = "86400000", "604800000", "2592000000"
+
+
+class SlowKafka(FakeKafka):
+    """Its controller does at once what it is asked; its brokers show it when they come to it."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(*names)
+        self.truth: dict[str, dict[str, str]] = {name: {} for name in names}
+        self.shown: dict[str, dict[str, str]] = {name: {} for name in names}
+        self.hidden: set[str] = set()
+        self.lags = False
+        self.altered: list[list[str]] = []
+
+    def catch_up(self) -> None:
+        """The brokers come to it."""
+        self.shown = {name: dict(configs) for name, configs in self.truth.items()}
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+        return {
+            name: seen for name, seen in super().describe(names).items() if name not in self.hidden
+        }
+
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
+        if not self.lags:
+            self.catch_up()
+        return {
+            name: self.shown[name]
+            for name in names
+            if name in self.shown and name not in self.hidden
+        }
+
+    def alter(self, changes: Sequence[Alteration], still: Still = always) -> Mapping[str, Outcome]:
+        still()
+        self.altered.append([change.name for change in changes])
+        for change in changes:
+            for key, value in change.configs.items():
+                if value is None:
+                    self.truth[change.name].pop(key, None)
+                else:
+                    self.truth[change.name][key] = value
+        return {change.name: Done() for change in changes}
+
+
+@contextmanager
+def armed(file: FilePath, kafka: Any, **settings: Any) -> Iterator[World]:
+    """A cluster whose topics are adopted and armed as a whole."""
+    ceiling = frozenset({"configs"})
+    with world(file, kafka, ceiling=ceiling, split_on=".", **settings) as here:
+        here.sweep()
+        begin_arming(here)
+        here.settle(1_000)
+        yield here
+
+
+def begin_arming(here: World, *below: str) -> None:
+    """Commits an arming and does not wait for its calls, which a later step of the test makes. By
+    its clock 30 s pass between two looks, so that the commit has half a minute of real time.
+    """
+    armory, where = copy(here.reconciler.armory), MOUNT.join(below)
+    late = itertools.count(0.0, 30.0)
+    armory._desk = replace(armory._desk, clock=lambda: next(late))
+    armory.arm(where, "configs", armory.plan(where, "configs").plan, timeout_seconds=60.0)
+
+
+def retention(here: World, value: str | None, *below: str, kind: Kind = Kind.DIRECTORY) -> None:
+    changes = {"policies.topic_config.retention.ms": value}
+    here.execute(UpdateEntry(path=MOUNT.join(below), kind=kind, changes=changes))
+
+
+def all_have(kafka: SlowKafka, value: str | None) -> bool:
+    return all(configs.get("retention.ms") == value for configs in kafka.truth.values())
+
+
+# -- nothing is left behind ------------------------------------------------------------------------
+
+
+def test_what_is_set_while_a_step_begins_is_pushed(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = SlowKafka("a", "b")
+    with armed(tmp_path / "s.db", lambda: kafka) as here:
+        pusher = here.reconciler._term.pusher  # type: ignore[union-attr]
+        latest, last = pusher._latest, [MONTH]
+
+        def then_somebody_sets() -> Snapshot:
+            found = latest()
+            if last:
+                retention(here, last.pop())
+            return found
+
+        monkeypatch.setattr(pusher, "_latest", then_somebody_sets)
+        # It takes a step to see that this is nothing to Kafka.
+        owner: dict[str, object] = {"policies.owner": "search-team"}
+        here.execute(UpdateEntry(path=MOUNT.join(("b",)), kind=Kind.TOPIC, changes=owner))
+        here.settle()
+        assert not last
+        assert all_have(kafka, MONTH)
+
+
+class Failing:
+    """Passes calls on; one of them fails."""
+
+    def __init__(self, real: Any, chance: Chance, error: Exception, *methods: str) -> None:
+        self._real = real
+        self._chance = chance
+        self._error = error
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if name not in self._methods:
+            return found
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if self._chance.now():
+                raise self._error
+            return found(*arguments, **keywords)
+
+        return call
+
+
+class Chance:
+    """Counts calls; the one of this number fails."""
+
+    def __init__(self) -> None:
+        self.left = -1
+
+    def now(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+@contextmanager
+def unlucky(file: FilePath, kafka: SlowKafka, chance: Chance) -> Iterator[World]:
+    """A cluster whose calls to the store or to Kafka fail when it is their chance."""
+    asked, written = ("cluster_id", "describe", "configs", "alter"), ("execute", "put_facts")
+    with world(
+        file,
+        lambda: Failing(kafka, chance, KafkaUnavailable("away for a moment"), *asked),
+        writer=lambda real: Failing(real, chance, StoreUnavailable("away for a moment"), *written),
+        ceiling=frozenset({"configs"}),
+        split_on=".",
+    ) as here:
+        yield here
+
+
+def test_whatever_call_fails_once_the_same_leader_finishes(tmp_path: FilePath) -> None:
+    """Each call of pushing to the store and to Kafka, one after the other."""
+    for number in range(1, 100):
+        kafka, chance = SlowKafka("a", "b", "gone"), Chance()
+        with unlucky(tmp_path / f"{number}.db", kafka, chance) as here:
+            here.sweep()
+            retention(here, WEEK)
+            begin_arming(here)
+            chance.left = number
+            here.settle(1_000)
+            here.remove("gone")
+            kafka.topics.pop("gone")
+            kafka.truth.pop("gone")
+            retention(here, MONTH)
+            here.settle(1_000)
+            missed, chance.left = chance.left > 0, -1
+            assert all_have(kafka, MONTH), number
+            mark = mark_of(here.replica.snapshot, "configs", ROOT_ID)
+            assert mark is not None
+            assert not mark.pending, number
+        if missed:
+            assert number > 10
+            return
+    raise AssertionError("there are more calls than were tried")
+
+
+def test_K7_a_topic_that_a_broker_does_not_show_yet_is_pushed_once_it_does(
+    tmp_path: FilePath,
+) -> None:
+    kafka = SlowKafka("a", "b")
+    with armed(tmp_path / "s.db", lambda: kafka) as here:
+        kafka.hidden = {"a"}
+        retention(here, WEEK)
+        for _ in range(5):
+            here.now += here.reconciler.step()
+        assert kafka.truth == {"a": {}, "b": {"retention.ms": WEEK}}
+        # Others do not wait for it.
+        retention(here, MONTH, "b", kind=Kind.TOPIC)
+        here.now += here.reconciler.step()
+        here.reconciler.step()
+        assert kafka.truth["b"] == {"retention.ms": MONTH}
+        kafka.hidden = set()
+        here.settle()
+        assert kafka.truth["a"] == {"retention.ms": WEEK}
+
+
+# -- Kafka shows later what it acknowledged --------------------------------------------------------
+
+
+def step(here: World, times: int = 4) -> None:
+    for _ in range(times):
+        here.now += min(0.2, here.reconciler.step())
+
+
+def lagging(here: World, kafka: SlowKafka, *changes: Callable[[], None]) -> None:
+    """Changes one after the other, each acknowledged, none shown before the last."""
+    kafka.lags = True
+    for change in changes:
+        change()
+        step(here)
+    kafka.lags = False
+    here.settle(1_000)
+
+
+@pytest.mark.parametrize("values", [(WEEK, DAY), (WEEK, None), (WEEK, MONTH, WEEK), (None, WEEK)])
+def test_what_is_changed_back_before_kafka_shows_it_is_changed_back(
+    tmp_path: FilePath, values: Sequence[str | None]
+) -> None:
+    kafka = SlowKafka("a", "b")
+    with armed(tmp_path / "s.db", lambda: kafka) as here:
+        retention(here, DAY)
+        here.settle()
+        lagging(here, kafka, *(lambda value=value: retention(here, value) for value in values))
+        assert all_have(kafka, values[-1])
+
+
+def test_what_kafka_does_not_show_yet_is_no_drift_and_nobodys_doing(tmp_path: FilePath) -> None:
+    kafka = SlowKafka("a")
+    with armed(tmp_path / "s.db", lambda: kafka, mend=True) as here:
+        retention(here, WEEK)
+        here.settle()
+        kafka.lags = True
+        retention(here, MONTH)
+        for _ in range(20):
+            # Twenty sweeps in as many seconds.
+            here.now += min(1.0, here.reconciler.step())
+            here.reconciler._term.sweeper.due = 0.0  # type: ignore[union-attr]
+            assert here.topics()["a"].drift_count == 0
+        kafka.lags = False
+        here.settle()
+        assert kafka.altered == [["a"], ["a"]]
+        entry_id = here.topics()["a"].entry_id
+        assert attention(here.replica.snapshot, entry_id) == {}
+        assert pushed_of(here.replica.snapshot, entry_id).configs["retention.ms"].put_back == 0
+
+
+def test_what_somebody_put_back_is_seen_a_moment_after_kafka_showed_ours(
+    tmp_path: FilePath,
+) -> None:
+    kafka = SlowKafka("a")
+    with armed(tmp_path / "s.db", lambda: kafka) as here:
+        retention(here, WEEK)
+        here.settle()
+        retention(here, MONTH)
+        here.settle()
+        kafka.truth["a"]["retention.ms"] = WEEK
+        here.now += 30
+        here.reconciler.step()
+        assert here.topics()["a"].observed_config == {"retention.ms": WEEK}
+
+
+def test_no_more_is_asked_of_a_kafka_that_does_not_show_what_it_was_asked_before(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("directory.kafka.applying.config_applier._BATCH", 2)
+    kafka = SlowKafka(*(f"t{number}" for number in range(10)))
+    with armed(tmp_path / "s.db", lambda: kafka) as here:
+        kafka.lags = True
+        retention(here, WEEK)
+        step(here, 20)
+        assert len(kafka.altered) == 2  # one on its way, and the next
+        kafka.catch_up()
+        step(here, 20)
+        assert len(kafka.altered) == 4
+        # Not for ever: somebody may have changed the very one that is looked at.
+        here.now += 30
+        step(here, 4)
+        assert len(kafka.altered) == 5
+        kafka.lags = False
+        here.settle()
+        assert all_have(kafka, WEEK)

@@ -1,0 +1,200 @@
+"""What is committed of Kafka's side: batches that fit, fenced, one bad topic spoiling no other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from directory.kafka.fenced_commits import LeadershipLost, TopicCommits
+from directory.namespace.command import (
+    Command,
+    FinishDelete,
+    Observed,
+    Plan,
+    RecordTopics,
+    TopicNews,
+)
+from directory.store.base import Guard, KeyIs, Limits, Put, Write
+from resolver.errors import InvalidPath, LimitExceeded, LostRace, StoreUnavailable
+from tests.trees import path
+
+GUARD = KeyIs(b"l/reconciler", b"me")
+
+
+class Office:
+    """A leadership."""
+
+    guard = GUARD
+
+    def __init__(self) -> None:
+        self.is_held = True
+
+    def held(self) -> bool:
+        return self.is_held
+
+    def release(self) -> None:
+        self.is_held = False
+
+
+class Script:
+    """A writer that keeps what it is told, and refuses what it is told to refuse."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self.guards: list[tuple[Guard, ...]] = []
+        self.writes: list[tuple[Write, ...]] = []
+        self.refuse: Any = lambda _: None
+
+    def execute(self, command: Command, **options: Any) -> Any:
+        error = self.refuse(command)
+        if error is not None:
+            raise error
+        self.commands.append(command)
+        self.guards.append(tuple(options["extra_guards"]))
+        self.writes.append(tuple(options["extra_writes"]))
+        return SimpleNamespace(plan=Plan(guards=(), writes=(), changes=(), notes=("note",)))
+
+    def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        error = self.refuse(writes)
+        if error is not None:
+            raise error
+        self.guards.append(tuple(guards))
+        self.writes.append(tuple(writes))
+        return 1
+
+
+def commits(script: Script, office: Office | None, limits: Limits | None = None) -> TopicCommits:
+    return TopicCommits(script, limits or Limits(800, 1 << 20), office)
+
+
+def news(count: int) -> list[TopicNews]:
+    return [TopicNews(path=path(f"/t{number}"), entry_id=number) for number in range(count)]
+
+
+def recorded(script: Script) -> list[str]:
+    return [
+        str(one.path)
+        for command in script.commands
+        if isinstance(command, RecordTopics)
+        for one in command.news
+    ]
+
+
+def test_every_commit_of_the_leader_holds_its_guard_and_an_operators_none() -> None:
+    for office, guards in ((Office(), (GUARD,)), (None, ())):
+        script = Script()
+        made = commits(script, office)
+        made.record(news(1))
+        made.finish([("x", 1)])
+        made.detach("x", 1, "phys", b"id")
+        made.put([Put(b"k/pin", b"K")])
+        assert script.guards == [guards] * 4
+        assert script.writes[2] == (Put(b"x/phys", b"id"),)
+
+
+def test_nothing_is_committed_by_who_does_not_lead_any_more() -> None:
+    script, office = Script(), Office()
+    made = commits(script, office)
+    office.release()
+    for attempt in (
+        lambda: made.record(news(1)),
+        lambda: made.finish([("x", 1)]),
+        lambda: made.move([(path("/la/a"), 1, path("/la/b"))]),
+        lambda: made.put(()),
+    ):
+        with pytest.raises(LeadershipLost):
+            attempt()
+    assert script.guards == []
+
+
+def test_a_guard_that_does_not_hold_is_the_end_of_the_term() -> None:
+    script, office = Script(), Office()
+
+    def lost(_: object) -> LostRace:
+        office.release()
+        return LostRace("the guard does not hold")
+
+    script.refuse = lost
+    with pytest.raises(LeadershipLost):
+        commits(script, office).record(news(1))
+    script.refuse = lambda _: LostRace("others were quicker")
+    with pytest.raises(LostRace):
+        commits(script, Office()).record(news(1))
+
+
+def sizes(script: Script) -> list[int]:
+    return [len(command.news) for command in script.commands if isinstance(command, RecordTopics)]
+
+
+def test_much_is_cut_into_batches_in_order() -> None:
+    script = Script()
+    commits(script, Office(), Limits(max_writes=60, max_bytes=1 << 20)).record(news(36))
+    assert sizes(script) == [10, 11, 12, 3]
+    assert recorded(script) == [f"/t{number}" for number in range(36)]
+
+
+def test_how_many_fit_is_found_out_and_remembered() -> None:
+    script = Script()
+    script.refuse = lambda command: LimitExceeded("too big") if len(command.news) > 3 else None
+    made = commits(script, Office())
+    made.record(news(100))
+    assert recorded(script) == [f"/t{number}" for number in range(100)]
+    assert max(sizes(script)) == 3
+    asked = len(script.commands)
+    made.record(news(3))
+    assert len(script.commands) == asked + 1
+
+
+def test_a_batch_is_never_larger_than_others_can_wait_for() -> None:
+    script = Script()
+    commits(script, Office(), Limits(20_000, 1 << 24)).record(news(5_000))
+    assert max(sizes(script)) == 1_000
+
+
+def test_one_topic_that_cannot_be_taken_in_is_told_and_spoils_no_other() -> None:
+    script = Script()
+    script.refuse = lambda command: (
+        InvalidPath("too long")
+        if any(one[1].physical_name == "t3" for one in command.topics)
+        else None
+    )
+    topics = [
+        (
+            (f"t{number}",),
+            Observed(physical_name=f"t{number}", topic_id=b"", partitions=1, replication_factor=1),
+        )
+        for number in range(8)
+    ]
+    notes = commits(script, Office()).adopt(topics)
+    taken = [one[1].physical_name for command in script.commands for one in command.topics]  # type: ignore[union-attr]
+    assert taken == [f"t{number}" for number in range(8) if number != 3]
+    assert [note for note in notes if note != "note"] == ["t3 is left out: too long (INVALID_PATH)"]
+
+
+def test_a_store_that_is_away_is_not_asked_again_in_halves() -> None:
+    script = Script()
+    asked = []
+
+    def away(command: object) -> StoreUnavailable:
+        asked.append(command)
+        return StoreUnavailable("away")
+
+    script.refuse = away
+    with pytest.raises(StoreUnavailable):
+        commits(script, Office()).record(news(50))
+    assert len(asked) == 1
+
+
+def test_an_empty_batch_asks_nobody() -> None:
+    script = Script()
+    made = commits(script, Office())
+    made.record([])
+    made.adopt([])
+    made.finish([])
+    made.move([])
+    assert script.commands == []
+    made.finish([("x", 1)])
+    assert script.commands == [FinishDelete(topics=(("x", 1),))]

@@ -1,0 +1,205 @@
+"""What a client remembers across restarts, and that a file is worth no error."""
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from resolver import Resolver, errors
+from resolver.answer_cache_file import Disk
+from resolver.testing import MemoryDirectory
+
+CLICKS = "/la/tracking/clicks"
+
+
+class Clocks:
+    """A monotonic clock and one on the wall; the wall's can be set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.wall = 1_700_000_000.0
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+        self.wall += seconds
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    clocks = Clocks()
+    real = Disk.__init__
+
+    def init(self: Disk, *args: Any) -> None:
+        real(self, *args)
+        self._wall_clock = lambda: clocks.wall
+
+    monkeypatch.setattr(Disk, "__init__", init)
+    return clocks
+
+
+@pytest.fixture
+def directory() -> Iterator[MemoryDirectory]:
+    with MemoryDirectory() as made:
+        made.cluster("/")
+        made.cluster("/la/tracking", bootstrap_servers="la:9092")
+        made.topic(CLICKS)
+        yield made
+
+
+def begin(directory: MemoryDirectory, clocks: Clocks, file: Path, **options: Any) -> Resolver:
+    return directory.resolver(cache_file=file, clock=lambda: clocks.now, **options)
+
+
+def calls(directory: MemoryDirectory) -> int:
+    count = len(directory.transport.calls)
+    directory.transport.calls.clear()
+    return count
+
+
+def test_a_client_that_restarts_begins_with_its_last_answers(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path
+) -> None:
+    file = tmp_path / "deep" / "cache"
+    first = begin(directory, clocks, file)
+    was = first.resolve(CLICKS)
+    first.close()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    calls(directory)
+    clocks.wall += 30
+    clocks.now = 5.0  # another process: its clock has nothing to do with the other's
+    again = begin(directory, clocks, file)
+    assert again.resolve(CLICKS) == was
+    assert calls(directory) == 0
+    clocks.pass_by(31)
+    assert again.resolve(CLICKS) == was
+    assert calls(directory) > 0, "the lifetime runs on while nobody looks"
+
+
+def test_the_way_is_remembered_too(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path
+) -> None:
+    first = begin(directory, clocks, tmp_path / "cache")
+    first.resolve(CLICKS)
+    first.close()
+    directory.stop("/")
+    calls(directory)
+    again = begin(directory, clocks, tmp_path / "cache")
+    with pytest.raises(errors.Absent):
+        again.resolve("/la/tracking/other")
+    assert calls(directory) == 1
+
+
+def test_while_everything_is_away_the_last_answers_are_given_marked(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path
+) -> None:
+    first = begin(directory, clocks, tmp_path / "cache")
+    first.resolve(CLICKS)
+    first.close()
+    directory.stop("/")
+    directory.stop("/la/tracking")
+    clocks.wall += 3600
+    again = begin(directory, clocks, tmp_path / "cache")
+    found = again.resolve(CLICKS)
+    assert (found.stale, found.age_seconds) == (True, 3600.0)
+
+
+def test_a_wall_clock_that_was_set_back_makes_nothing_last_longer(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path
+) -> None:
+    first = begin(directory, clocks, tmp_path / "cache")
+    first.resolve(CLICKS)
+    first.close()
+    calls(directory)
+    clocks.wall -= 3600
+    begin(directory, clocks, tmp_path / "cache").resolve(CLICKS)
+    assert calls(directory) > 0
+
+
+@pytest.mark.parametrize("change", [{"principal": "User:bob"}, {"servers": ["elsewhere:1"]}])
+def test_another_ones_file_is_not_read(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    first = begin(directory, clocks, tmp_path / "cache", principal="User:ana")
+    first.resolve(CLICKS)
+    first.close()
+    options: dict[str, Any] = {"principal": "User:ana", **change}
+    servers = options.pop("servers", first.servers)
+    calls(directory)
+    other = Resolver(
+        servers,
+        cache_file=tmp_path / "cache",
+        transport=directory.transport,
+        clock=lambda: clocks.now,
+        **options,
+    )
+    assert other._cache.answers == {}
+
+
+def saved(directory: MemoryDirectory, clocks: Clocks, file: Path) -> bytes:
+    first = begin(directory, clocks, file)
+    first.resolve(CLICKS)
+    first.close()
+    return file.read_bytes()
+
+
+def test_a_newer_version_is_not_read(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path
+) -> None:
+    file = tmp_path / "cache"
+    content = saved(directory, clocks, file)
+    head, _, body = content.partition(b"\n")
+    file.write_bytes(json.dumps({**json.loads(head), "version": 3}).encode() + b"\n" + body)
+    assert begin(directory, clocks, file)._cache.answers == {}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_a_torn_or_changed_file_is_ignored(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path, data: st.DataObject
+) -> None:
+    file = tmp_path / "cache"
+    content = saved(directory, clocks, file)
+    place = data.draw(st.integers(0, len(content) - 1))
+    damage = data.draw(st.sampled_from(["cut", "flip", "zeros", "noise"]))
+    match damage:
+        case "cut":
+            broken = content[:place]
+        case "flip":
+            broken = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        case "zeros":
+            broken = content[:place] + bytes(len(content) - place)
+        case _:
+            broken = data.draw(st.binary(max_size=200))
+    file.write_bytes(broken)
+    calls(directory)
+    client = begin(directory, clocks, file)
+    found = client.resolve(CLICKS)
+    assert (found.topic, found.stale) == ("clicks", False)
+    if broken.partition(b"\n")[2] != content.partition(b"\n")[2]:
+        assert calls(directory) > 0
+
+
+def test_a_file_that_cannot_be_written_or_read_is_no_error(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    client = begin(directory, clocks, tmp_path / "folder")
+    assert client.resolve(CLICKS).topic == "clicks"
+    client.close()
+    assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
+def test_answers_are_saved_from_time_to_time(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path
+) -> None:
+    client = begin(directory, clocks, tmp_path / "cache")
+    client.resolve(CLICKS)
+    assert not (tmp_path / "cache").exists()
+    clocks.pass_by(61)
+    client.resolve(CLICKS)
+    assert (tmp_path / "cache").exists()

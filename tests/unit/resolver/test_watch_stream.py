@@ -1,0 +1,486 @@
+"""Watching: nothing lost, nothing twice, resumed where it broke; and the memory that it feeds."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kdir.v1 import entry_pb2, resolve_pb2, watch_pb2
+
+from resolver import Resolver, errors
+from resolver.answer_cache import Followed
+from resolver.errors import KdirError
+from resolver.owner_calls import Owner
+from resolver.path import Path
+from resolver.resolution.outcome import Sender
+from resolver.revision_token import Position, Token
+from resolver.testing import MemoryDirectory, MemoryTransport
+from resolver.watch_stream import Watching
+from tests.federation import eventually
+
+ID = "kc-root"
+
+
+def token(revision: int, incarnation: str = "memory") -> str:
+    return str(Token.of(ID, incarnation, revision))
+
+
+def event(
+    path: str,
+    revision: int,
+    kind: int = entry_pb2.ENTRY_KIND_TOPIC,
+    action: int = watch_pb2.CHANGE_ACTION_UPDATE,
+    before: str = "",
+) -> watch_pb2.ChangeEvent:
+    made = watch_pb2.ChangeEvent(path=path, path_before=before, revision=revision)
+    made.kind = kind  # type: ignore[assignment] # enums travel as numbers
+    made.action = action  # type: ignore[assignment] # the same
+    return made
+
+
+class Log:
+    """A server with a log of changes, whose stream breaks where the test says."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.breaks: list[int | KdirError] = []
+        self.after: list[int] = []
+        self.held = threading.Event()
+        self.cluster_id = ID
+
+    def watch(self, request: watch_pb2.WatchRequest) -> Iterator[watch_pb2.WatchResponse]:
+        place = Token.parse(request.after_token).positions.get(ID)
+        start = place.revision if place is not None else 0
+        self.after.append(start)
+        authority = resolve_pb2.Authority(cluster=entry_pb2.Cluster(cluster_id=self.cluster_id))
+        yield watch_pb2.WatchResponse(token=token(start), authority=authority)
+        stop = self.breaks.pop(0) if self.breaks else None
+        if isinstance(stop, KdirError):
+            raise stop
+        for revision in range(start + 1, self.count + 1):
+            if stop is not None and revision > stop:
+                raise errors.Unreachable("the connection broke")
+            yield watch_pb2.WatchResponse(
+                events=[event(f"/t{revision}", revision)], token=token(revision)
+            )
+        self.held.wait(20)
+
+
+def watching(log: Log, servers: int = 1, **options: Any) -> Watching:
+    transport = MemoryTransport()
+    endpoints = tuple(f"127.0.0.1:{20_000 + n}" for n in range(servers))
+    for endpoint in endpoints:
+        transport.serve(endpoint, lambda _, request: log.watch(request))
+    owner = Owner(Path(), True, "root", ID, Path(), endpoints, "directory")
+    return Watching(Path(), options.pop("after", ""), lambda _: owner, transport, **options)
+
+
+def revisions(watch: Watching, upto: int) -> list[int]:
+    seen: list[int] = []
+    for changes in watch:
+        seen += [one.revision for one in changes.events]
+        if seen and seen[-1] == upto:
+            watch.close()
+    return seen
+
+
+def test_a_stream_that_breaks_is_resumed_without_loss_or_repetition() -> None:
+    log = Log(10)
+    log.breaks = [3, 3, 7]
+    assert revisions(watching(log, servers=2), 10) == list(range(1, 11))
+    assert log.after == [0, 3, 3, 7]
+
+
+def test_a_watch_goes_on_after_the_token_it_is_given() -> None:
+    assert revisions(watching(Log(10), after=token(8)), 10) == [9, 10]
+
+
+@pytest.mark.parametrize(
+    "kind", [errors.Resync, errors.PermissionDenied, errors.TokenExpired, errors.InvalidToken]
+)
+def test_what_trying_again_does_not_mend_ends_it(kind: type[KdirError]) -> None:
+    log = Log(3)
+    log.breaks = [kind("no")]
+    with pytest.raises(kind):
+        list(watching(log))
+
+
+def test_another_cluster_at_the_address_is_not_believed() -> None:
+    log = Log(3)
+    log.cluster_id = "kc-other"
+    watch = watching(log)
+    seen: list[Any] = []
+    thread = threading.Thread(target=lambda: seen.extend(watch))
+    thread.start()
+    eventually(lambda: len(log.after) > 1)
+    watch.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert seen == []
+
+
+def test_a_server_that_falls_silent_is_left() -> None:
+    now = [0.0]
+    silent = threading.Event()
+    calls: list[int] = []
+
+    class Silent(MemoryTransport):
+        def stream(self, endpoint: str, method: Any, request: Any, *, cluster_id: str = "") -> Any:
+            return SilentStream()
+
+    class SilentStream:
+        def __init__(self) -> None:
+            self.ended = threading.Event()
+            calls.append(1)
+
+        def __iter__(self) -> Iterator[Any]:
+            silent.set()
+            if self.ended.wait(20):
+                raise errors.Cancelled("ended")
+            yield
+
+        def cancel(self) -> None:
+            self.ended.set()
+
+    owner = Owner(Path(), True, "root", ID, Path(), ("127.0.0.1:20000",), "directory")
+    watch = Watching(
+        Path(), "", lambda _: owner, Silent(), checkpoint_seconds=1, clock=lambda: now[0]
+    )
+    thread = threading.Thread(target=lambda: list(watch))
+    thread.start()
+    assert silent.wait(20)
+    now[0] = 100.0
+    eventually(lambda: len(calls) > 1)
+    watch.close()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_one_that_is_closed_while_it_connects_ends() -> None:
+    """Between the look whether it is closed and there being a stream that could be cancelled."""
+
+    class Connecting(MemoryTransport):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cancelled = threading.Event()
+
+        def stream(self, endpoint: str, method: Any, request: Any, *, cluster_id: str = "") -> Any:
+            watch.close()
+            return self
+
+        def __iter__(self) -> Iterator[Any]:
+            assert self.cancelled.wait(20), "nobody ends it"
+            yield from ()
+            raise errors.Cancelled("ended")
+
+        def cancel(self) -> None:
+            self.cancelled.set()
+
+    transport = Connecting()
+    owner = Owner(Path(), True, "root", ID, Path(), ("127.0.0.1:20000",), "directory")
+    watch = Watching(Path(), "", lambda _: owner, transport)
+    assert list(watch) == []
+    assert transport.cancelled.is_set()
+
+
+# -- the memory that it feeds ------------------------------------------------------------------
+
+
+class Live:
+    """A directory in memory whose root streams the changes that the test makes."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.directory = MemoryDirectory()
+        self.directory.cluster("/")
+        self.cluster = self.directory._clusters[Path()]
+        self.streams: list[list[watch_pb2.WatchResponse | KdirError]] = []
+        self.after: list[str] = []
+        self.directory.transport.serve(self.cluster.endpoint, self.answer)
+        self._news = threading.Condition()
+        self._ended = False
+
+    def answer(self, method: str, request: Any) -> Any:
+        if method != "WatchService.Watch":
+            return self.cluster.answer(method, request)
+        self.after.append(request.after_token)
+        return self.stream(request.after_token)
+
+    def stream(self, after: str) -> Iterator[watch_pb2.WatchResponse]:
+        queue: list[watch_pb2.WatchResponse | KdirError] = []
+        self.streams.append(queue)
+        yield watch_pb2.WatchResponse(
+            token=after or token(self.cluster._revision),
+            authority=resolve_pb2.Authority(cluster=entry_pb2.Cluster(cluster_id=ID)),
+        )
+        while True:
+            with self._news:
+                if not self._news.wait_for(lambda: bool(queue) or self._ended, 20):
+                    return
+                if self._ended:
+                    return
+            said = queue.pop(0)
+            if isinstance(said, KdirError):
+                raise said
+            yield said
+
+    def tell(self, *events: watch_pb2.ChangeEvent, incarnation: str = "memory") -> None:
+        said = watch_pb2.WatchResponse(
+            events=events, token=token(self.cluster._revision, incarnation)
+        )
+        with self._news:
+            self.streams[-1].append(said)
+            self._news.notify_all()
+
+    def fail(self, error: KdirError) -> None:
+        with self._news:
+            self.streams[-1].append(error)
+            self._news.notify_all()
+
+    def end(self) -> None:
+        """All streams end; so nobody who closes has to wait for one."""
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def resolver(self, **options: Any) -> Resolver:
+        return self.directory.resolver(clock=lambda: self.now, **options)
+
+    def calls(self) -> int:
+        made = [one for one in self.directory.transport.calls if "Watch" not in one[1]]
+        self.directory.transport.calls.clear()
+        return len(made)
+
+
+@pytest.fixture
+def live() -> Iterator[Live]:
+    made = Live()
+    made.directory.topic("/a/b")
+    made.directory.topic("/a/c")
+    made.directory.mkdir("/d")
+    with made.directory:
+        yield made
+        made.end()
+
+
+def followed(live: Live, client: Resolver) -> None:
+    following = client._feeds.following
+    assert following is not None
+    eventually(lambda: following.is_following(ID))
+
+
+def test_what_is_followed_is_warm_for_longer_than_its_lifetime(live: Live) -> None:
+    client = live.resolver(watch=True)
+    first = client.resolve("/a/b")
+    followed(live, client)
+    live.calls()
+    following = client._feeds.following
+    assert following is not None
+    cluster = following._clusters[ID]
+    for _ in range(20):
+        live.now += 10
+        live.tell()
+        eventually(lambda: cluster.followed.until > live.now)
+        assert client.resolve("/a/b") is first
+    assert live.calls() == 0
+
+
+def test_a_change_is_seen_and_only_that(live: Live) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    other = client.resolve("/a/c")
+    live.directory.topic("/a/b", partitions=7)
+    live.tell(event("/a/b", live.cluster._revision))
+    eventually(lambda: client.resolve("/a/b").partitions == 7)
+    live.calls()
+    assert client.resolve("/a/c") is other
+    assert live.calls() == 0
+
+
+@pytest.mark.parametrize("kind", [entry_pb2.ENTRY_KIND_DIRECTORY, entry_pb2.ENTRY_KIND_MOUNT])
+def test_a_change_of_a_directory_concerns_all_below_it(live: Live, kind: int) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    client.resolve("/a/c")
+    client.resolve("/d")
+    live.cluster._revision += 1
+    live.tell(event("/moved", live.cluster._revision, kind=kind, before="/a"))
+    eventually(lambda: "/a/b" not in client._cache.answers)
+    assert "/a/c" not in client._cache.answers
+    assert "/d" in client._cache.answers
+
+
+def test_an_absence_ends_when_the_topic_is_made(live: Live) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    with pytest.raises(errors.Absent):
+        client.resolve("/a/new")
+    live.directory.topic("/a/new")
+    insert = watch_pb2.CHANGE_ACTION_INSERT
+    live.tell(event("/a/new", live.cluster._revision, action=insert))
+    eventually(lambda: client.resolve("/a/new").kind == "topic")
+
+
+def test_an_answer_that_a_change_has_overtaken_is_not_kept(live: Live) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    old = live.cluster._revision
+    live.cluster._revision = old + 1
+    live.tell(event("/a/c", old + 1))
+    following = client._feeds.following
+    assert following is not None
+    eventually(lambda: following._clusters[ID].followed.revision == old + 1)
+    live.cluster._revision = old  # another server of the cluster, which lags
+    client.resolve("/a/c")
+    assert "/a/c" not in client._cache.answers
+
+
+def test_for_a_token_no_answer_is_given_that_a_change_is_about_to_drop(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream's thread has the change, and the answer is asked for before it was dropped."""
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    old = client.resolve("/a/b").authority.revision
+    given: list[int] = []
+    drop = client._cache.drop_at
+
+    def asked_before_it_is_dropped(path: str) -> None:
+        if path == "/a/b" and not given:
+            given.append(0)
+            found = client.resolve("/a/b", token=token(live.cluster._revision))
+            given.append(found.authority.revision)
+        drop(path)
+
+    monkeypatch.setattr(client._cache, "drop_at", asked_before_it_is_dropped)
+    live.directory.topic("/a/b", physical_name="other")
+    live.tell(event("/a/b", live.cluster._revision))
+    eventually(lambda: len(given) == 2)
+    assert given[1] == old + 1
+
+
+def test_for_a_token_no_answer_is_given_that_was_dropped_while_it_was_compared(
+    live: Live,
+) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    client.resolve("/a/b")
+    kept = client._cache.answers["/a/b"]
+    following = client._feeds.following
+    assert following is not None
+    cluster = following._clusters[ID]
+
+    class DroppedMeanwhile(Followed):
+        """Its changes are applied between the look and the comparison."""
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "applied":
+                client._cache.drop_at("/a/b")
+                return cluster.followed.revision + 1
+            return getattr(cluster.followed, name)
+
+    client._cache.keep("/a/b", kept._replace(followed=DroppedMeanwhile("memory", 0)))
+    wanted = {ID: Position("memory", cluster.followed.revision + 1)}
+    assert client._cache.good("/a/b", wanted, live.now) is None
+
+
+@pytest.mark.parametrize("how", ["resync", "another life"])
+def test_after_a_gap_nothing_is_taken_for_fresh(live: Live, how: str) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    if how == "resync":
+        live.fail(errors.Resync("too far behind"))
+    else:
+        live.tell(incarnation="restored")
+    eventually(lambda: client._cache.answers == {})
+    live.calls()
+    client.resolve("/a/b")
+    assert live.calls() > 0
+    followed(live, client)  # it begins anew
+
+
+def test_when_the_stream_falls_silent_lifetimes_count_again(live: Live) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    live.calls()
+    live.now += 61  # no checkpoint came
+    client.resolve("/a/b")
+    assert live.calls() == 1
+
+
+def test_R11_following_a_child_does_not_outlive_the_parents_word(live: Live) -> None:
+    """The child goes on talking; its parent has unmounted it."""
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    following = client._feeds.following
+    assert following is not None
+    cluster = following._clusters[ID]
+    cluster._grounds_until = live.now + 20
+    proofs: list[Path] = []
+
+    def prove(mount: Path) -> tuple[Sender, int]:
+        proofs.append(mount)
+        raise errors.Absent("unmounted")
+
+    cluster._prove = prove
+    live.now += 6
+    live.tell()
+    eventually(lambda: client._cache.answers == {})
+    assert proofs == [Path()]
+    assert cluster.followed.until == 0.0
+
+
+def test_R11_while_the_parent_is_away_its_word_still_ends(live: Live) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    following = client._feeds.following
+    assert following is not None
+    cluster = following._clusters[ID]
+    end = cluster._grounds_until = live.now + 20
+
+    def prove(mount: Path) -> tuple[Sender, int]:
+        raise errors.Unreachable("away")
+
+    cluster._prove = prove
+    for _ in range(4):
+        live.now += 6
+        live.tell()
+    eventually(lambda: not live.streams[-1])
+    assert cluster.followed.until <= end
+
+
+def test_follow_one_cluster_on_request(live: Live) -> None:
+    client = live.resolver()
+    client.follow("/a")
+    followed(live, client)
+    client.resolve("/a/b")
+    live.now += 200
+    live.tell()
+    following = client._feeds.following
+    assert following is not None
+    eventually(lambda: following._clusters[ID].followed.until > live.now)
+    live.calls()
+    client.resolve("/a/b")
+    assert live.calls() == 0
+
+
+def test_a_client_that_is_closed_follows_no_more(live: Live) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    live.end()
+    client.close()
+    live.tell()
+    following = client._feeds.following
+    assert following is not None
+    eventually(lambda: not following._clusters)

@@ -1,0 +1,53 @@
+"""What a scrape says of a tree, without a server around it."""
+
+from __future__ import annotations
+
+import pytest
+
+from directory.namespace.command import CreateDirectory, CreateMount, CreateTopic, DeleteEntry
+from directory.namespace.entry import Kind
+from directory.server.metrics.collector import _Sheet, _tree
+from directory.server.metrics.names import METRICS
+from directory.store.large_changes import LARGE
+from tests.trees import Cluster, path
+
+
+def said(cluster: Cluster) -> dict[str, float]:
+    sheet = _Sheet()
+    _tree(sheet, cluster.snapshot, "la")
+    return {one.name: one.value for family in sheet.families() for one in family.samples}
+
+
+def test_a_tree_is_counted() -> None:
+    cluster = Cluster("/la")
+    cluster.do(CreateDirectory(path=path("/la/d")))
+    cluster.do(CreateTopic(path=path("/la/d/t")))
+    cluster.do(CreateMount(path=path("/la/m"), cluster_id="kc-child"))
+    told = said(cluster)
+    assert told["kdir_topics"] == 1
+    assert told["kdir_directories"] == 1
+    assert told["kdir_mounts"] == 1
+    assert told["kdir_quarantined"] == 0
+    assert told["kdir_large_changes"] == told["kdir_large_change_left_entries"] == 0
+    assert told["kdir_replica_revision"] == cluster.snapshot.revision
+
+
+def test_a_large_removal_is_told_until_nothing_is_left_of_it() -> None:
+    cluster = Cluster("/la")
+    cluster.do(CreateDirectory(path=path("/la/d")))
+    for number in range(LARGE + 1):
+        cluster.do(CreateTopic(path=path(f"/la/d/t{number}")))
+    cluster.do(DeleteEntry(path=path("/la/d"), kind=Kind.DIRECTORY, recursive=True))
+    told = said(cluster)
+    assert told["kdir_large_changes"] == 1
+    assert told["kdir_large_change_left_entries"] >= LARGE
+
+
+def test_a_sheet_knows_its_metrics_and_keeps_their_kinds() -> None:
+    sheet = _Sheet()
+    with pytest.raises(KeyError):
+        sheet.put("kdir_no_such_thing", 1)
+    histogram = next(one.name for one in METRICS if one.kind == "histogram")
+    with pytest.raises(TypeError):
+        sheet.put(histogram, 1)
+    assert list(sheet.families()) == []

@@ -1,0 +1,78 @@
+"""A server's own certificate: what is wrong with its files is said in words before TLS is asked."""
+
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from directory.server.certificates import Certificates, names_of, read_material
+from directory.server.config_security import TlsConfig
+from directory.server.principal_mapping import CertificateNames
+from directory.server.toml_table import ConfigError
+from tests.identities import Authority, Issued
+
+
+def config(issued: Issued) -> TlsConfig:
+    return TlsConfig(**{part: str(file) for part, file in issued.files.items()})
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def refusal(tls: TlsConfig) -> str:
+    with pytest.raises(ConfigError) as refused:
+        read_material(tls)
+    return str(refused.value)
+
+
+def test_what_a_certificate_says(authority: Authority) -> None:
+    issued = authority.issue("la-1", uris=["kdir://cluster/kc-1"], dns=["la-1.example"])
+    assert names_of(issued.cert) == CertificateNames(
+        ("kdir://cluster/kc-1",), ("la-1.example",), (), "la-1"
+    )
+    assert read_material(config(issued)).names.cluster_ids == ("kc-1",)
+    assert names_of(authority.issue().cert) == CertificateNames()
+
+
+@pytest.mark.parametrize("part", ["cert", "key", "ca"])
+def test_a_file_that_is_missing_or_no_pem_is_named(authority: Authority, part: str) -> None:
+    issued = authority.server()
+    file = issued.files[part]
+    file.write_text("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n")
+    assert f"tls.{part}: {file}: holds no" in refusal(config(issued))
+    file.unlink()
+    assert f"tls.{part}: {file}: cannot be read: No such file" in refusal(config(issued))
+
+
+def test_another_key_an_old_certificate_and_one_of_tomorrow_are_refused(
+    authority: Authority,
+) -> None:
+    one, other = authority.server(), authority.server()
+    mixed = replace(config(one), key=str(other.files["key"]))
+    assert "is not the key of the certificate in" in refusal(mixed)
+    old = authority.server(ends=dt.timedelta(hours=-1))
+    assert "the certificate expired at" in refusal(config(old))
+    early = authority.server(begins=dt.timedelta(hours=1))
+    assert "is not valid before" in refusal(config(early))
+
+
+def test_no_key_is_shown(authority: Authority) -> None:
+    assert "PRIVATE" not in repr(read_material(config(authority.server())))
+
+
+def test_files_that_change_are_read_again_and_wrong_ones_are_not_taken(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    issued = authority.server("kc-1")
+    certificates = Certificates(config(issued))
+    expired = authority.server("kc-2", ends=dt.timedelta(hours=-1))
+    issued.take(expired)
+    for _ in range(3):
+        assert certificates.material.names.cluster_ids == ("kc-1",)
+    assert caplog.text.count("is not taken") == 1
+    assert "expired at" in caplog.text
+    issued.take(authority.server("kc-3"))
+    assert certificates.material.names.cluster_ids == ("kc-3",)

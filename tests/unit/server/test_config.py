@@ -1,0 +1,145 @@
+"""A config's mistakes are one sentence each, naming the key, what was found and what is right."""
+
+from __future__ import annotations
+
+import pathlib
+import tomllib
+
+import pytest
+
+from directory.namespace.entry import LinkMode
+from directory.server.config import ConfigError, ServerConfig, load_configs, parse_config
+from resolver.path import Path
+
+FULL = """
+cluster = "la-tracking"
+mount = "/la/tracking"
+site = "la"
+listen = "127.0.0.1:7421"
+advertise = ["localhost:7421"]
+parent = ["127.0.0.1:7420"]
+store = "sqlite:////var/lib/kdir/la-tracking.sqlite"
+
+[kafka]
+bootstrap = "127.0.0.1:9092, 127.0.0.1:9093"
+ceiling = ["create", "delete"]
+split_on = "."
+sweep_seconds = 5
+
+[[kafka.rules]]
+match = "search.*"
+split_on = "."
+
+[kafka.listeners.edge]
+bootstrap = "kafka.la.example:9094"
+protocol = "SASL_SSL"
+mechanism = "SCRAM-SHA-512"
+
+[links]
+"/tracking" = "/la/tracking"
+"/all" = { targets = ["/la/x", "/ny/x"], mode = "union" }
+
+[limits]
+workers = 4
+max_stale_seconds = 60
+"""
+
+
+def parsed(text: str) -> ServerConfig:
+    return parse_config(tomllib.loads(text))
+
+
+def test_a_full_config_is_read() -> None:
+    config = parsed(FULL)
+    assert config.mount == Path(("la", "tracking"))
+    assert config.kafka is not None
+    assert config.kafka.bootstrap == ("127.0.0.1:9092", "127.0.0.1:9093")
+    assert config.kafka.ceiling == {"create", "delete"}
+    assert config.kafka.listeners[0].sasl_mechanism == "SCRAM-SHA-512"
+    assert [link.mode for link in config.links] == [LinkMode.FIRST, LinkMode.UNION]
+    assert config.limits.workers == 4
+    assert config.limits.max_stale_seconds == 60.0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('clustr = "x"', ("unknown key 'clustr'", "'cluster'")),
+        ("[limits]\nworkrs = 3", ("unknown key 'limits.workrs'", "'workers'")),
+        ("[limits]\nworkers = 0", ("limits.workers", "0", "above 0")),
+        ("[limits]\nworkers = true", ("limits.workers", "True")),
+        ("[limits]\nworkers = 1.5", ("limits.workers", "1.5", "whole number")),
+        ('listen = "0.0.0.0:7420"', ("listen", "0.0.0.0:7420", "loopback", "127.0.0.1:7420")),
+        ('listen = "kafka-1:7420"', ("listen", "loopback")),
+        ('listen = "127.0.0.1"', ("listen", "host:port")),
+        ('listen = "127.0.0.1:99999"', ("listen", "host:port")),
+        ('mount = "/a//b"', ("mount", "segment 2 is empty")),
+        ("mount = 3", ("mount", "3", "text")),
+        ('store = "mysql://x"', ("store", "mysql://x", "sqlite:///")),
+        ('store = "sqlite:///"', ("store", "sqlite:///")),
+        ('parent = ["la"]', ("parent", "'la'", "host:port")),
+        ('parent = ["unix:/run/x:1"]', ("parent", "'unix:/run/x:1'", "host:port")),
+        ('advertise = ["dns:///la:1"]', ("advertise", "'dns:///la:1'", "host:port")),
+        (f"parent = {[f'h{n}:1' for n in range(21)]}", ("parent", "21 of them", "at most 20")),
+        ('[dial]\nallow = ["10.0.0.1/8"]', ("dial.allow", "'10.0.0.1/8'", "10.0.0.0/8")),
+        ("[dial]\nallow = [1]", ("dial.allow", "a list of texts")),
+        ("[dial]\nalow = []", ("dial.alow", "allow")),
+        ("[kafka]", ("kafka.bootstrap", "missing")),
+        ('[kafka]\nbootstrap = "h:1"\nceiling = ["creat"]', ("kafka.ceiling", "creat", "create")),
+        ('[kafka]\nbootstrap = "h:1"\nsweep_seconds = 0', ("kafka.sweep_seconds", "above 0")),
+        ('[kafka]\nbootstrap = "h:1"\n[kafka.listeners]\nx = 3', ("kafka.listeners.x", "table")),
+        (
+            '[kafka]\nbootstrap = "h:1"\n[kafka.listeners.x]\nprotocol = "TLS"',
+            ("kafka.listeners.x.protocol", "TLS", "SASL_SSL"),
+        ),
+        ('mount = "/la"\n[links]\n"/la/x" = "/y"', ("links./la/x", "site link", "kdir ln")),
+        ('mount = "/la"\n[links]\n"/x" = []', ("links./x", "at least one")),
+        ('mount = "/la"\n[links]\n"/x" = "/x"', ("links./x", "itself")),
+        (
+            'mount = "/la"\n[links]\n"/x" = { targets = "/y", mode = "both" }',
+            ("links./x.mode", "both", "first, union"),
+        ),
+        ('cluster = "a b"', ("cluster", "a b")),
+        ('[tls]\ncert = "x"\nca = "y"', ("tls.key", "missing")),
+        ('[tls]\ncert = "x"\nkey = "y"\nca = "z"\nclient = "optional"', ("tls.client", "gRPC")),
+        ('[tls]\ncert = "x"\nkey = "y"\nca = "z"\nclint = "none"', ("tls.clint", "'client'")),
+        ('[auth]\njwt_key = "x"\njwks = "y"', ("jwt_key or jwks, not both",)),
+        ("[auth]\nanonymous = false", ("auth.anonymous", "no other way in")),
+        ('[auth]\nanonymous = true\naudience = "x"', ("jwt_key or jwks is missing",)),
+        ('[auth]\nanonymous = true\nsuper_users = ["al"]', ("auth.super_users", "User:al")),
+        ('[auth]\njwt_key = "x"\nanonymous = "no"', ("auth.anonymous", "true or false")),
+        (
+            'listen = "0.0.0.0:1"\n[tls]\ncert = "x"\nkey = "y"\nca = "z"',
+            ("advertise", "every address"),
+        ),
+    ],
+)
+def test_a_mistake_is_named(text: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parsed(text)
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_of_a_folder_may_not_share_a_cluster_or_store(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.toml").write_text('cluster = "x"\nstore = "sqlite:///a.db"')
+    (tmp_path / "b.toml").write_text('cluster = "x"\nstore = "sqlite:///b.db"')
+    with pytest.raises(ConfigError, match="cluster 'x' is also that of"):
+        load_configs([str(tmp_path)])
+    (tmp_path / "b.toml").write_text('cluster = "y"\nstore = "sqlite:///a.db"')
+    with pytest.raises(ConfigError, match=r"store .* is also that of"):
+        load_configs([str(tmp_path)])
+
+
+def test_a_relative_store_is_beside_its_config(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.toml").write_text('store = "sqlite:///a.db"')
+    assert load_configs([str(tmp_path / "a.toml")])[0].store == f"sqlite:///{tmp_path}/a.db"
+
+
+def test_a_file_that_cannot_be_used_is_named(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match="no\\.toml: cannot be read"):
+        load_configs([str(tmp_path / "no.toml")])
+    (tmp_path / "bad.toml").write_text("= 3")
+    with pytest.raises(ConfigError, match=r"bad\.toml: not TOML"):
+        load_configs([str(tmp_path)])

@@ -1,0 +1,97 @@
+"""Feature levels: what needs which, and what the refusal says."""
+
+import pytest
+
+from directory.namespace.keys import LEVEL, kafka_key, large_change_key, member_key
+from directory.namespace.snapshot import Snapshot
+from directory.server.feature_levels import (
+    FEATURE_LEVEL,
+    FIRST_LEVEL,
+    LARGE_CHANGES,
+    LEVELS,
+    finalised_level,
+    highest_supported,
+    level_needed,
+    level_to_serve,
+    read_level,
+    refuse_unfinalised,
+    refuse_unsupported,
+)
+from directory.store.base import Put, Remove
+from directory.wire.entry_codec import ProtoCodec
+from resolver.errors import LevelNotFinalised
+
+
+def test_every_level_up_to_this_version_s_is_known() -> None:
+    assert sorted(LEVELS) == list(range(FIRST_LEVEL, FEATURE_LEVEL + 1))
+    assert all(level.number == number for number, level in LEVELS.items())
+    assert len({level.name for level in LEVELS.values()}) == len(LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("value", "level"),
+    [
+        (None, 1),
+        (b"1", 1),
+        (b"2", 2),
+        (b"17", 17),
+        (b"", None),
+        (b"0", None),
+        (b"-3", None),
+        (b"two", None),
+        (b"\xff\xfe", None),
+        ("²".encode(), None),
+        (b"9" * 5000, None),
+    ],
+)
+def test_a_store_s_level_is_read_and_what_cannot_be_read_allows_nothing_new(
+    value: bytes | None, level: int | None
+) -> None:
+    assert read_level(value) == level
+    assert level_to_serve(value) == (FEATURE_LEVEL if level is None else level)
+
+
+def test_while_the_level_cannot_be_read_the_refusal_says_so() -> None:
+    with pytest.raises(LevelNotFinalised, match=r"cannot be read.*kdir features finalize"):
+        refuse_unfinalised(2, None, {"a": 3})
+    refuse_unfinalised(1, None, {"a": 3})
+
+
+def test_the_finalised_level_is_a_fact_of_the_tree() -> None:
+    empty = Snapshot.empty(ProtoCodec())
+    assert finalised_level(empty) == FIRST_LEVEL
+    assert finalised_level(empty.apply(1, (Put(LEVEL, b"2"),))) == 2
+
+
+def test_only_the_record_of_a_large_change_needs_the_second_level() -> None:
+    other = (Put(kafka_key("pin"), b""), Put(member_key("a"), b""), Put(LEVEL, b"2"))
+    assert level_needed(other) == FIRST_LEVEL
+    assert level_needed((*other, Put(large_change_key("1"), b""))) == LARGE_CHANGES
+    # Whoever finishes one takes its record away, at any level.
+    assert level_needed((Remove(large_change_key("1")),)) == FIRST_LEVEL
+    assert level_needed(()) == FIRST_LEVEL
+
+
+def test_the_highest_supported_level_is_that_of_the_server_that_is_furthest_behind() -> None:
+    assert highest_supported({"a": 3, "b": 2, "c": 3}) == 2
+    assert highest_supported({}) == FIRST_LEVEL
+
+
+def test_a_refusal_names_who_lacks_the_level_and_nobody_else() -> None:
+    refuse_unfinalised(2, 2, {"old": 1})
+    with pytest.raises(LevelNotFinalised) as refused:
+        refuse_unfinalised(2, 1, {"la-2": 1, "la-1": 2, "la-3": 1})
+    assert "server la-2 supports 1, server la-3 supports 1" in refused.value.message
+    assert "la-1" not in refused.value.message
+    assert refused.value.metadata == {"needed": "2", "finalised": "1", "lacking": "la-2 la-3"}
+
+
+def test_where_all_support_it_the_refusal_says_what_to_say() -> None:
+    with pytest.raises(LevelNotFinalised, match="kdir features finalize"):
+        refuse_unfinalised(2, 1, {"la-1": 2})
+
+
+def test_a_level_is_finalised_only_where_every_live_server_has_it() -> None:
+    refuse_unsupported(2, {"a": 2, "b": 3})
+    with pytest.raises(LevelNotFinalised, match=r"level 3 cannot.*: server a supports 2"):
+        refuse_unsupported(3, {"a": 2, "b": 3})

@@ -1,0 +1,104 @@
+"""Spliced answers: the same message as protobuf would make, or none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from hypothesis import given
+from hypothesis import strategies as st
+from kdir.v1 import policies_pb2, resolve_pb2
+
+from directory.namespace.entry import ROOT_ID, Directory, Policies, Provision, Topic
+from directory.namespace.sorted_map import SortedMap
+from directory.namespace.tree_nodes import Node
+from directory.wire.entry_codec import ProtoCodec, record_to_proto
+from directory.wire.topic_splicer import Splicer
+
+CODEC = ProtoCodec()
+NAME = "clicks"
+
+topics = st.builds(
+    Topic,
+    entry_id=st.integers(1, 2**64 - 1),
+    change_count=st.integers(1, 2**31),
+    changed_at_ms=st.integers(0, 2**40),
+    changed_by=st.text(max_size=200),
+    policies=st.sampled_from([Policies(), Policies(owner="ana"), Policies(max_topics=0)]),
+    physical_name=st.text("abc.-_", min_size=1, max_size=249),
+    topic_id=st.binary(max_size=16),
+    partitions=st.integers(0, 2**31 - 1),
+    provision=st.sampled_from(Provision),
+    provision_message=st.text(max_size=20_000),
+    observed_config=st.dictionaries(st.text(max_size=5), st.text(max_size=50), max_size=3).map(
+        MappingProxyType
+    ),
+)
+paths = st.lists(st.text("abc", min_size=1, max_size=40), max_size=5).map(
+    lambda above: "/" + "/".join([*above, NAME])
+)
+inherited = st.sampled_from([None, policies_pb2.Policies(owner="team"), policies_pb2.Policies()])
+
+
+def node_of(record: bytes, *, directory_too: bool = False) -> Node:
+    containers = {NAME: Directory(entry_id=9)} if directory_too else {}
+    return Node(
+        ROOT_ID,
+        0,
+        "",
+        Directory(entry_id=ROOT_ID),
+        SortedMap.of([(NAME, record)]),
+        SortedMap.of(containers.items()),
+    )
+
+
+def by_protobuf(
+    record: bytes, path: str, above: policies_pb2.Policies | None
+) -> resolve_pb2.ResolveResponse:
+    response = resolve_pb2.ResolveResponse()
+    resolution = response.outcome.resolution
+    record_to_proto(record, path, resolution.entry)
+    resolution.lifetime_seconds = 60
+    if above is not None:
+        resolution.effective.CopyFrom(above)
+    return response
+
+
+@given(topics, paths, inherited)
+def test_the_splice_is_what_protobuf_makes(
+    topic: Topic, path: str, above: policies_pb2.Policies | None
+) -> None:
+    record = CODEC.encode(topic)
+    part = Splicer(node_of(record), 60, above).part(path, NAME)
+    if part is not None:
+        assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, path, above)
+        assert topic.policies == Policies()
+
+
+def test_a_usual_topic_is_spliced() -> None:
+    record = CODEC.encode(Topic(entry_id=2**40, physical_name="a" * 249, changed_by="User:ana"))
+    assert Splicer(node_of(record), 60, None).part(f"/la/{NAME}", NAME) is not None
+
+
+def test_what_a_newer_version_stored_goes_out_too() -> None:
+    topic = Topic(entry_id=7, physical_name="a")
+    record = CODEC.encode(topic) + b"\xf2\x3f\x03new"
+    part = Splicer(node_of(record), 60, None).part(f"/{NAME}", NAME)
+    assert part is not None
+    assert b"\xf2\x3f\x03new" in part
+    assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, f"/{NAME}", None)
+
+
+def test_what_is_not_plain_is_left_to_protobuf() -> None:
+    topic = Topic(entry_id=7, physical_name="a")
+    record = CODEC.encode(topic)
+    left = [
+        Splicer(node_of(CODEC.encode(replace(topic, policies=Policies(owner="x")))), 60, None),
+        Splicer(node_of(CODEC.encode(replace(topic, change_count=128))), 60, None),
+        Splicer(node_of(record, directory_too=True), 60, None),
+        *(Splicer(node_of(record[:length]), 60, None) for length in range(len(record) - 2)),
+    ]
+    for splicer in left:
+        assert splicer.part(f"/{NAME}", NAME) is None
+    assert Splicer(node_of(record), 60, None).part("/other", "other") is None
+    assert Splicer(node_of(record), 60, None).part("/" + "a" * 130 + f"/{NAME}", NAME) is None
