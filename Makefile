@@ -63,7 +63,7 @@ fix: proto docs ## repair what can be repaired: lint, format, generated modules 
 test: setup servers ## run every test, real servers included
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory etcd; \
 	  else echo "no Go here: the local etcd's tests are skipped" >&2; fi
-	$(BIN)/pytest -n $(JOBS) --dist loadfile tests
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests
 
 # SECONDS is not the shell's here: make knows no such variable unless somebody gives it.
 soak: setup servers ## random federation under faults against a model; SECONDS=60, SEED=n

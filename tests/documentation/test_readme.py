@@ -21,6 +21,8 @@ from directory.store.etcd.etcd_address import EtcdAddress
 from tests.conftest import SharedBroker
 from tests.federation import Federation, Server, eventually
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```", re.MULTILINE | re.DOTALL)
 _TOPIC = "search.clicks"

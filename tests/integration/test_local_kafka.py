@@ -156,6 +156,8 @@ STARTER = """
 import sys, time
 from pathlib import Path
 from deploy.local.kafka import KafkaBroker
+
+pytestmark = pytest.mark.slow
 broker = KafkaBroker(Path(sys.argv[1]), detached=sys.argv[2] == "detached")
 broker.start()
 print(broker.pid, flush=True)

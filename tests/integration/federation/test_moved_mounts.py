@@ -22,6 +22,8 @@ from tests.command_line import run
 from tests.fault.link_proxy import LinkProxy
 from tests.federation import Federation, Server, eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Federation]:

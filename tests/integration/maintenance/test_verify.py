@@ -25,6 +25,8 @@ from tests.federation import Federation, Server, eventually
 from tests.integration.maintenance.conftest import Addresses, Kdir
 from tests.reconciling import admin_of, drop, make
 
+pytestmark = pytest.mark.slow
+
 
 def verified(kdir: Kdir, server: Server, *words: str, code: int) -> list[dict[str, Any]]:
     """The differences; the summary last."""

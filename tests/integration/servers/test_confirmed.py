@@ -24,6 +24,8 @@ from resolver.errors import KdirError
 from tests.conftest import SharedEtcd
 from tests.federation import Server, eventually
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., Server]
 ROUNDS = {"sqlite": 200, "etcd": 50}
 
