@@ -15,7 +15,7 @@ from directory.namespace.command import CreateDirectory, CreateTopic, UpdateEntr
 from directory.namespace.entry import Policies
 from directory.namespace.policies import Level, effective, levels_of
 from tests.conformance.cases import Row
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 __all__ = ["check_precedence"]
 

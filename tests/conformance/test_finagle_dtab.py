@@ -45,7 +45,7 @@ from resolver.resolution.state_machine import Resolution, Rules
 from tests.conformance import dtab
 from tests.conformance.cases import Row, cases
 from tests.conformance.dtab import Leaf, Many, Nothing, Tree, Weighted
-from tests.trees import Cluster
+from tests.support.trees import Cluster
 
 _LANGUAGE = {"parse_tree", "parse_dentry", "parse_dtab"}
 _ALGEBRA = {"concat", "strip_prefix"}

@@ -18,7 +18,7 @@ from directory.namespace.command import CreateMount
 from resolver.errors import InvalidPath, MountShadows
 from resolver.path import ROOT, Path
 from tests.conformance.cases import Row, cases
-from tests.trees import Cluster
+from tests.support.trees import Cluster
 
 _NOBODY = {"ERROR_NO_LOCATION", "ERROR_DEFAULT_NS_DISABLED"}
 _OPS = {

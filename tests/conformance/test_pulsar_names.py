@@ -38,7 +38,7 @@ from resolver.errors import (
 from resolver.path import Path
 from tests.conformance.cases import Row, cases
 from tests.conformance.precedence import check_precedence
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 _SECTIONS = ("name_cases", "policy_precedence", "policy_validation", "lifecycle")
 _DOMAIN = re.compile(r"^(?:non-)?persistent://")

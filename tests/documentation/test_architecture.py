@@ -28,3 +28,9 @@ def test_each_package_has_one_line() -> None:
     rows = _ROW.findall(page.partition("## Parts")[2].partition("\n## ")[0])
     assert len(rows) == len(set(rows))
     assert set(rows) == packages() | _ALONE
+
+
+def test_each_helper_of_the_tests_has_its_line_in_their_index() -> None:
+    support = ROOT / "tests" / "support"
+    listed = re.findall(r"^\| `(\w+\.py)` \|", (support / "README.md").read_text(), re.MULTILINE)
+    assert listed == sorted(file.name for file in support.glob("*.py"))

@@ -17,7 +17,7 @@ import pytest
 from deploy.demo import federation as demo
 from directory.server.config import parse_config
 from tests.conftest import SharedBroker
-from tests.federation import Federation, eventually
+from tests.support.federation import Federation, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "access-and-policies.md").read_text()

@@ -19,7 +19,7 @@ from deploy.local.process import LocalProcess
 from directory.server.config import parse_config
 from directory.store.etcd.etcd_address import EtcdAddress
 from tests.conftest import SharedBroker
-from tests.federation import Federation, Server, eventually
+from tests.support.federation import Federation, Server, eventually
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from typing import Any
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.store.addresses import open_store
 from directory.store.base import Store
-from tests.reconciling import World
+from tests.support.reconciler import World
 
 LEASE_SECONDS = 3.0
 """So long until another one may take over from who is paused, with etcd."""

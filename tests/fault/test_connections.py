@@ -24,8 +24,7 @@ from directory.api.grpc_server import connection_limit
 from directory.server.config import Limits
 from resolver import Resolver
 from resolver.error_status import from_rpc_error
-from tests.fault.recording_proxy import RecordingProxy
-from tests.federation import Federation, Server, eventually
+from tests.support.federation import Federation, Server, eventually
 from tests.support.http2 import (
     CANCEL,
     ENHANCE_YOUR_CALM,
@@ -35,6 +34,7 @@ from tests.support.http2 import (
     Raw,
     frame,
 )
+from tests.support.recording_proxy import RecordingProxy
 
 RESOLVE = "/kdir.v1.ResolveService/Resolve"
 CREATE = "/kdir.v1.DirectoryService/CreateEntry"

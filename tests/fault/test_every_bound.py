@@ -47,13 +47,13 @@ from directory.store.sqlite.store import SqliteStore
 from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
 from resolver.revision_token import Token
-from tests.fault.scripted import FakeServer, absent
 from tests.fault.test_slow_store import locked, mkdir
-from tests.federation import Federation, Server, eventually
-from tests.identities import token as login_of
-from tests.large import CODEC, commit, finalise
+from tests.support.federation import Federation, Server, eventually
 from tests.support.hostile import problem_with
 from tests.support.http2 import ENHANCE_YOUR_CALM, REFUSED_STREAM, RST_STREAM, Raw
+from tests.support.identities import token as login_of
+from tests.support.large_trees import CODEC, commit, finalise
+from tests.support.scripted_servers import FakeServer, absent
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RESOLVE: Final = "/kdir.v1.ResolveService/Resolve"

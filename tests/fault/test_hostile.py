@@ -21,7 +21,7 @@ from kdir.v1 import federation_pb2
 from directory.server.config import Limits
 from resolver import Resolver
 from resolver.errors import KdirError, NotReady, Unmounted
-from tests.federation import Federation, Server, eventually
+from tests.support.federation import Federation, Server, eventually
 from tests.support.hostile import (
     HUNG_UP,
     METHODS,

@@ -32,7 +32,7 @@ from resolver.glob import Glob
 from resolver.path import Path
 from resolver.revision_token import Token
 from tests.support.hostile import Anything
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 SECONDS: Final = 20.0
 """No input takes so long, on any machine; what is not linear takes minutes."""

@@ -16,7 +16,7 @@ from directory.server.config import Limits, ServerConfig
 from directory.store.replica import ReplicaState
 from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd
-from tests.federation import Federation, Server, eventually
+from tests.support.federation import Federation, Server, eventually
 from tests.support.hostile import HostileChild
 
 CHILDREN = 20

@@ -24,7 +24,7 @@ from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Seen, Wish
 from tests.conftest import SharedEtcd
 from tests.fault.paused_leader import open_quick
-from tests.reconciling import World, admin_of, drop, eventually, in_kafka, make
+from tests.support.reconciler import World, admin_of, drop, eventually, in_kafka, make
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import SharedEtcd
-from tests.federation import Federation, Server, eventually
+from tests.support.federation import Federation, Server, eventually
 
 
 @pytest.fixture

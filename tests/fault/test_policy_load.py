@@ -24,7 +24,7 @@ from directory.namespace.policies import effective, levels_of
 from resolver import Resolver
 from resolver.errors import KdirError, NotReady, Unavailable
 from resolver.transport import GrpcTransport, Metadata, Method
-from tests.federation import Federation, Server, eventually
+from tests.support.federation import Federation, Server, eventually
 from tests.unit.store.scripted_store import ScriptedStore
 from tests.unit.writing.bench import Bench
 from tests.unit.writing.bench import path as entry_path

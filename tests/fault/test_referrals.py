@@ -22,8 +22,8 @@ from resolver import Resolver, errors
 from resolver.endpoints import AllowList, Health
 from resolver.errors import KdirError
 from resolver.host_port import parse_endpoint
-from tests.fault.scripted import FakeServer, Trickle, absent, direct, down, here, link, up
-from tests.federation import Federation, eventually
+from tests.support.federation import Federation, eventually
+from tests.support.scripted_servers import FakeServer, Trickle, absent, direct, down, here, link, up
 
 Make = Callable[..., FakeServer]
 BeginAt = Callable[..., Resolver]

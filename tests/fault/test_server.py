@@ -34,8 +34,8 @@ from directory.store.replica import ReplicaState
 from resolver.error_status import from_rpc_error
 from resolver.errors import Cancelled, KdirError
 from resolver.path import Path as Path_
-from tests.federation import Federation, Server, eventually
-from tests.server_command import serve
+from tests.support.federation import Federation, Server, eventually
+from tests.support.server_command import serve
 
 RAW_RESOLVE = "/kdir.v1.ResolveService/Resolve"
 

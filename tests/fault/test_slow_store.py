@@ -17,7 +17,7 @@ from deploy.local.etcd import EtcdCluster
 from directory.api.rpc.write_pool import WritePool
 from resolver.errors import KdirError, StoreUnavailable
 from resolver.revision_token import Token
-from tests.federation import Federation, Server, eventually
+from tests.support.federation import Federation, Server, eventually
 
 Hang = Callable[[], AbstractContextManager[None]]
 

@@ -13,8 +13,8 @@ from resolver.index.job import BuildReport, Outcome, SparkSettings, build
 from resolver.index.report import report
 from resolver.index.search import find
 from resolver.index.spark_source import register
-from tests.federation import Federation, eventually
-from tests.reconciling import make
+from tests.support.federation import Federation, eventually
+from tests.support.reconciler import make
 
 NAMES = ("orders", "search.clicks", "search.views")
 

@@ -13,8 +13,8 @@ from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 
 from deploy.local.ports import LOOPBACK, free_port
 from resolver.errors import InvalidArgument
-from tests.federation import FAST, Federation, Server, eventually
-from tests.server_command import serve
+from tests.support.federation import FAST, Federation, Server, eventually
+from tests.support.server_command import serve
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from kdir.v1 import admin_pb2, admin_pb2_grpc, directory_pb2, directory_pb2_grpc
 
 from deploy.local.kafka import KafkaBroker
 from deploy.local.process import LocalProcess
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 TOPICS = 1_000
 

@@ -22,10 +22,10 @@ from deploy.local.kafka import KafkaBroker
 from deploy.local.ports import LOOPBACK, free_port
 from deploy.local.process import StartFailed
 from resolver.errors import KdirError
-from tests.federation import Server, eventually
-from tests.identities import Authority, Issued
 from tests.soak.journal import Journal
 from tests.soak.lies import Lies
+from tests.support.federation import Server, eventually
+from tests.support.identities import Authority, Issued
 
 __all__ = [
     "Cluster",

@@ -31,7 +31,7 @@ from resolver.errors import NotReady
 from resolver.path import Path
 from tests.conformance.store.places import Place, output_of, say_go, start_worker
 from tests.conformance.store.reading import everything, following, put
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 FILLING = f"{FILLED_FROM}a test"
 CODEC = ProtoCodec()

@@ -15,7 +15,7 @@ from directory.store.etcd.watch import EtcdWatch
 from directory.store.etcd.watch_state import Follower, Response
 from tests.fault.etcd.fake_etcd import LAYOUT, FakeEtcd, FakeMembers
 from tests.fault.etcd.model import ETCD, LIFE, History, identity_value, read_identity, whole
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 

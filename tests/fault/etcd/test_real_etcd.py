@@ -39,7 +39,7 @@ from tests.conftest import SharedEtcd
 from tests.fault.etcd.chaos import fresh_facts
 from tests.fault.etcd.fake_etcd import FakeMembers
 from tests.fault.etcd.links import Links
-from tests.federation import eventually
+from tests.support.federation import eventually
 from tests.unit.writing.bench import Bench
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

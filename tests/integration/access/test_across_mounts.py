@@ -11,10 +11,10 @@ from kdir.v1 import access_pb2, access_pb2_grpc, entry_pb2
 
 from resolver import Resolver
 from resolver.errors import Absent, PermissionDenied
-from tests.command_line import Ran
-from tests.federation import Server, eventually
-from tests.identities import Authority, Issued
 from tests.integration.identity.conftest import SecureFederation
+from tests.support.command_line import Ran
+from tests.support.federation import Server, eventually
+from tests.support.identities import Authority, Issued
 
 ENFORCE: dict[str, Any] = {
     "access": "enforce",
@@ -124,7 +124,7 @@ def test_N4_N5_an_open_stream_ends_when_a_parent_takes_the_right_away(
 def test_the_command_line_grants_checks_and_revokes(
     three: SecureFederation, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.command_line import run
+    from tests.support.command_line import run
 
     def kdir(who: str, words: str) -> Ran:
         issued = authority.issue(who)

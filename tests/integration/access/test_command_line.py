@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import Ran, run
-from tests.federation import Federation
+from tests.support.command_line import Ran, run
+from tests.support.federation import Federation
 
 SECRET = "s" * 32
 

@@ -8,7 +8,7 @@ import pytest
 from kdir.v1 import access_pb2, access_pb2_grpc
 
 from tests.conftest import SharedEtcd
-from tests.federation import FAST, Federation, Server, eventually
+from tests.support.federation import FAST, Federation, Server, eventually
 
 LEVELS = 6
 GRANTS = 1000

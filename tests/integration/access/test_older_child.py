@@ -11,8 +11,8 @@ from kdir.v1 import access_pb2, access_pb2_grpc, entry_pb2
 
 from directory.server.feature_levels import FEATURE_LEVEL
 from resolver.errors import LevelNotFinalised
-from tests.command_line import run
-from tests.federation import Federation, Server, eventually
+from tests.support.command_line import run
+from tests.support.federation import Federation, Server, eventually
 
 
 def add(server: Server, path: str, **fields: Any) -> access_pb2.AddGrantsResponse:

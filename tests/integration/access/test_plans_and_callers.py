@@ -15,9 +15,9 @@ import grpc
 import pytest
 from kdir.v1 import access_pb2_grpc, directory_pb2_grpc, policies_pb2_grpc, resolve_pb2_grpc
 
-from tests.command_line import Ran, run
-from tests.federation import Federation
-from tests.identities import token
+from tests.support.command_line import Ran, run
+from tests.support.federation import Federation
+from tests.support.identities import token
 from tests.unit.access.test_hidden import ABSENT, into, of_a_path, of_an_entry
 
 SECRET = "a shared secret of more than 32 bytes"

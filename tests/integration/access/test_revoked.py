@@ -25,7 +25,7 @@ from kdir.v1 import (
 
 from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
-from tests.federation import FAST, Federation, Server, eventually
+from tests.support.federation import FAST, Federation, Server, eventually
 
 ANYBODY = "User:ANONYMOUS"
 ENFORCE: dict[str, Any] = {**FAST, "auth": {"anonymous": True}}

@@ -18,9 +18,9 @@ from directory.server.cluster import Cluster
 from directory.server.config import parse_config
 from directory.store.base import Put
 from resolver.errors import Absent, InvalidPhysicalName, KdirError, PermissionDenied
-from tests.acls import shown
-from tests.federation import eventually
-from tests.reconciling import in_kafka, make
+from tests.support.acls import shown
+from tests.support.federation import eventually
+from tests.support.reconciler import in_kafka, make
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 OFFSETS = "__consumer_offsets"

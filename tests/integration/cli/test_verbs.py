@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import SharedBroker
-from tests.federation import Federation, eventually
+from tests.support.federation import Federation, eventually
 
 KDIR = str(Path(sys.executable).with_name("kdir"))
 

@@ -6,7 +6,7 @@ import pytest
 
 from resolver import Resolver
 from resolver.errors import BadReferral
-from tests.federation import Federation
+from tests.support.federation import Federation
 
 
 @pytest.mark.parametrize(

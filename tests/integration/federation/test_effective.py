@@ -10,7 +10,7 @@ import pytest
 from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2, policies_pb2, policies_pb2_grpc
 
 from resolver.errors import Absent, InvalidArgument, NotAuthoritative, NotReady, ReadOnly
-from tests.federation import Federation, Server, eventually
+from tests.support.federation import Federation, Server, eventually
 
 Values = Mapping[str, policies_pb2.EffectiveValue]
 

@@ -18,7 +18,7 @@ from resolver import Resolver, TopicLocation, errors
 from resolver.access_requests import grants_of
 from resolver.errors import KdirError
 from resolver.path import Path as KdirPath
-from tests.federation import Federation, Server, eventually
+from tests.support.federation import Federation, Server, eventually
 
 STARTS = ["/", "/la", "/la/deep", "/ny"]
 Outcome = str | type[KdirError]

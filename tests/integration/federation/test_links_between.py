@@ -10,7 +10,7 @@ import pytest
 from kdir.v1 import entry_pb2, resolve_pb2
 
 from deploy.local.ports import free_port
-from tests.federation import Federation, Server, eventually
+from tests.support.federation import Federation, Server, eventually
 
 
 @pytest.fixture

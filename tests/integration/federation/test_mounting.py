@@ -18,7 +18,7 @@ from resolver.errors import (
     MountShadows,
     NotAuthoritative,
 )
-from tests.federation import Federation, eventually
+from tests.support.federation import Federation, eventually
 
 
 @pytest.fixture

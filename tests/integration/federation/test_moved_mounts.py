@@ -18,9 +18,9 @@ from kdir.v1 import (
     federation_pb2,
 )
 
-from tests.command_line import run
-from tests.fault.link_proxy import LinkProxy
-from tests.federation import Federation, Server, eventually
+from tests.support.command_line import run
+from tests.support.federation import Federation, Server, eventually
+from tests.support.link_proxy import LinkProxy
 
 pytestmark = pytest.mark.slow
 

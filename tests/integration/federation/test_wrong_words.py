@@ -23,8 +23,8 @@ from directory.store.addresses import open_store
 from directory.store.base import Committed, Put, Transaction
 from directory.store.replica import ReplicaState
 from resolver.path import Path as Path_
-from tests.command_line import run
-from tests.federation import FAST, Federation, Server, eventually
+from tests.support.command_line import run
+from tests.support.federation import FAST, Federation, Server, eventually
 
 
 @pytest.fixture

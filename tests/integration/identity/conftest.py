@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.federation import Federation, Server
-from tests.identities import Authority, Issued
+from tests.support.federation import Federation, Server
+from tests.support.identities import Authority, Issued
 
 
 class SecureFederation(Federation):

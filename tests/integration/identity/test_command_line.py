@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.identities import Authority
 from tests.integration.identity.conftest import SecureFederation
+from tests.support.identities import Authority
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -14,10 +14,10 @@ from kdir.v1 import entry_pb2
 
 from resolver import Resolver
 from resolver.errors import HandshakeFailed, KdirError
-from tests.federation import eventually
-from tests.identities import Authority, Issued, token
 from tests.integration.identity.conftest import SecureFederation
 from tests.integration.identity.test_federation import files, resolved
+from tests.support.federation import eventually
+from tests.support.identities import Authority, Issued, token
 
 SIGNER = ec.generate_private_key(ec.SECP256R1())
 CHILD = "kc-child"

@@ -27,9 +27,9 @@ from resolver.errors import (
     Unreachable,
 )
 from resolver.transport import method
-from tests.federation import Server, eventually
-from tests.identities import Authority, Issued, token
 from tests.integration.identity.conftest import SecureFederation
+from tests.support.federation import Server, eventually
+from tests.support.identities import Authority, Issued, token
 
 SIGNER = ec.generate_private_key(ec.SECP256R1())
 

@@ -9,8 +9,8 @@ from kdir.v1 import admin_pb2, admin_pb2_grpc, scan_pb2, scan_pb2_grpc
 
 from resolver.errors import HandshakeFailed, Unreachable
 from resolver.index.cluster_discovery import channel_to, take_census
-from tests.identities import token
 from tests.integration.identity.conftest import SecureFederation
+from tests.support.identities import token
 
 
 def test_a_crawl_finds_clusters_over_tls_in_the_name_that_the_environment_says(

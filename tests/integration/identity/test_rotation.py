@@ -13,9 +13,9 @@ from kdir.v1 import admin_pb2, watch_pb2
 
 from resolver import Resolver
 from resolver.transport import GrpcTransport, method
-from tests.federation import Server, eventually
-from tests.identities import Authority, Issued
 from tests.integration.identity.conftest import SecureFederation
+from tests.support.federation import Server, eventually
+from tests.support.identities import Authority, Issued
 
 
 def shown(server: Server, admin: Issued) -> int:

@@ -14,9 +14,9 @@ from directory.server.authentication import Identities
 from directory.server.config_security import AuthConfig, TlsConfig
 from resolver import Resolver
 from resolver.errors import HandshakeFailed, NotReady
-from tests.federation import Server
-from tests.identities import Authority, Issued
-from tests.server_command import serve
+from tests.support.federation import Server
+from tests.support.identities import Authority, Issued
+from tests.support.server_command import serve
 
 
 def started(tmp_path: Path, issued: Issued, *options: str) -> subprocess.CompletedProcess[str]:

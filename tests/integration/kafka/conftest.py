@@ -8,7 +8,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from tests.reconciling import drop, in_kafka
+from tests.support.reconciler import drop, in_kafka
 
 
 @pytest.fixture(scope="session")

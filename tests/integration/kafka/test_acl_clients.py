@@ -18,8 +18,8 @@ from deploy.local.kafka_users import SaslUsers
 from resolver import Resolver
 from resolver.errors import PermissionDenied
 from resolver.kafka import Producer
-from tests.federation import Federation, Server, eventually
-from tests.kafka_clients import (
+from tests.support.federation import Federation, Server, eventually
+from tests.support.kafka_clients import (
     NO_GROUP,
     NO_ID,
     OK,

@@ -14,8 +14,8 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from deploy.local.kafka_users import SaslUsers
-from tests.federation import Federation, Server, eventually
-from tests.kafka_clients import (
+from tests.support.federation import Federation, Server, eventually
+from tests.support.kafka_clients import (
     LATE,
     NO_TOPIC,
     OK,

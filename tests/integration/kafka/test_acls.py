@@ -18,8 +18,8 @@ from directory.kafka.admin_client import ConfluentAdmin
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put
 from resolver.errors import KafkaRefused
-from tests.acls import arm, disarm, grant, on, plan, planned, revoke, shown
-from tests.reconciling import World, admin_of, drop, eventually, in_kafka, make, world
+from tests.support.acls import arm, disarm, grant, on, plan, planned, revoke, shown
+from tests.support.reconciler import World, admin_of, drop, eventually, in_kafka, make, world
 
 ROOT = FilePath(__file__).resolve().parents[3]
 SETTINGS: dict[str, Any] = {"ceiling": frozenset({"create", "delete", "acls"}), "split_on": "."}
@@ -105,8 +105,8 @@ from pathlib import Path
 from directory.kafka.acl import Binding
 from directory.kafka.admin_client import ConfluentAdmin
 from tests.integration.kafka.test_acls import SETTINGS
-from tests.mortal import Mortal, Passages
-from tests.reconciling import World
+from tests.support.crash_points import Mortal, Passages
+from tests.support.reconciler import World
 file, bootstrap, where = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
 class Deadly(Passages):

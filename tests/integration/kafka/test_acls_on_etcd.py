@@ -12,10 +12,10 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from deploy.local.kafka_users import SaslUsers
-from tests.command_line import run
 from tests.conftest import SharedEtcd
-from tests.federation import FAST, Server, eventually
-from tests.kafka_clients import Guarded, acl, armed, kdir, plan_of, secured
+from tests.support.command_line import run
+from tests.support.federation import FAST, Server, eventually
+from tests.support.kafka_clients import Guarded, acl, armed, kdir, plan_of, secured
 
 USERS = SaslUsers(["alice", "bob"], super_users=("admin", "kdir"))
 ALICE, BOB = (f"TOPIC search.clicks LITERAL User:{who} ALLOW WRITE *" for who in ("alice", "bob"))

@@ -16,7 +16,7 @@ from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import AlreadySo, Done, Refused, Seen, Unknown, Wish
 from resolver.errors import KafkaRefused, KafkaUnavailable
 from tests.conftest import SharedBroker
-from tests.reconciling import eventually, make
+from tests.support.reconciler import eventually, make
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.applying.pushed import mark_of
 from directory.kafka.armory import Armed
 from directory.kafka.contract import Wish
-from tests.command_line import run
-from tests.federation import Federation, eventually
 from tests.integration.kafka.test_pushing import MONTH, arm, armed, configs, put
-from tests.mortal import Crash, Mortal, Passages
-from tests.reconciling import MOUNT, World, admin_of, make, world
+from tests.support.command_line import run
+from tests.support.crash_points import Crash, Mortal, Passages
+from tests.support.federation import Federation, eventually
+from tests.support.reconciler import MOUNT, World, admin_of, make, world
 
 ASKED = frozenset({"alter", "grow", "describe", "configs", "cluster_id"})
 WRITTEN = frozenset({"execute", "put_facts"})

@@ -14,8 +14,8 @@ from deploy.local.kafka import KafkaBroker
 from resolver import Resolver
 from resolver.errors import Absent, InvalidArgument
 from resolver.kafka import Consumer, Producer, Received
-from tests.command_line import run
-from tests.federation import Federation, Server, eventually
+from tests.support.command_line import run
+from tests.support.federation import Federation, Server, eventually
 
 ALREADY = 5
 

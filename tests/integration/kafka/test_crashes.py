@@ -18,8 +18,8 @@ from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Wish
 from directory.namespace.command import TopicNews
-from tests.mortal import ASKED, WRITTEN, Crash, Mortal, Passages
-from tests.reconciling import (
+from tests.support.crash_points import ASKED, WRITTEN, Crash, Mortal, Passages
+from tests.support.reconciler import (
     MOUNT,
     World,
     admin_of,
@@ -133,7 +133,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from tests.integration.kafka.test_crashes import mortal_world, run_until_it_ends
-from tests.mortal import Passages
+from tests.support.crash_points import Passages
 file, bootstrap, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 passages = Passages(last, lambda: os.kill(os.getpid(), signal.SIGKILL))
 run_until_it_ends(mortal_world(file, bootstrap, passages))

@@ -12,10 +12,10 @@ from deploy.local.kafka import KafkaBroker
 from deploy.local.kafka_users import SaslUsers
 from directory.kafka.admin_client import ConfluentAdmin
 from resolver import Resolver
-from tests.command_line import run
-from tests.federation import Federation, Server, eventually
-from tests.reconciling import make
-from tests.server_command import serve
+from tests.support.command_line import run
+from tests.support.federation import Federation, Server, eventually
+from tests.support.reconciler import make
+from tests.support.server_command import serve
 
 USERS = SaslUsers(super_users=("admin", "kdir"))
 

@@ -13,9 +13,9 @@ from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Outcome, Still, Unknown, Wish, always
 from directory.namespace.keys import LEVEL, detached_key
 from directory.store.base import Put
-from tests.acls import arm, grant, shown
-from tests.reconciling import admin_of, drop, eventually, in_kafka, make, world
-from tests.restoring import back_up, put_back
+from tests.support.acls import arm, grant, shown
+from tests.support.backups import back_up, put_back
+from tests.support.reconciler import admin_of, drop, eventually, in_kafka, make, world
 
 CEILING = frozenset({"create", "delete", "acls"})
 

@@ -9,10 +9,10 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from tests.command_line import run
-from tests.federation import Federation, Server, eventually
 from tests.integration.kafka.test_pushing import DAY, MONTH, configs
-from tests.reconciling import make
+from tests.support.command_line import run
+from tests.support.federation import Federation, Server, eventually
+from tests.support.reconciler import make
 
 TOPICS = 200
 NAMES = [f"d.t{number:03}" for number in range(TOPICS)]

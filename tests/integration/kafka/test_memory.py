@@ -10,8 +10,8 @@ import pytest
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Done, Wish
-from tests.looking import look
-from tests.reconciling import eventually, in_kafka
+from tests.support.reconciler import eventually, in_kafka
+from tests.support.reconciler_memory import look
 
 
 @pytest.mark.timeout(3600)

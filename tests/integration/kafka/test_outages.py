@@ -14,7 +14,7 @@ from deploy.local.ports import free_port
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.store.base import StoreAway
 from tests.conftest import SharedBroker
-from tests.reconciling import admin_of, eventually, in_kafka, make, world
+from tests.support.reconciler import admin_of, eventually, in_kafka, make, world
 
 
 def test_K10_a_kafka_that_is_away_at_the_start_is_waited_for(

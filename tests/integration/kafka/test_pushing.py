@@ -21,8 +21,8 @@ from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import NO_POLICIES, Kind, Policies
 from directory.wire.entry_codec import policies_to_proto
 from resolver.errors import AboveCeiling, EtagMismatch, NotReady
-from tests.mortal import Crash, Mortal, Passages
-from tests.reconciling import (
+from tests.support.crash_points import Crash, Mortal, Passages
+from tests.support.reconciler import (
     MOUNT,
     World,
     admin_of,

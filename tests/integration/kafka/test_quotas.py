@@ -15,8 +15,8 @@ from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind
 from resolver.errors import QuotaExceeded
 from tests.integration.kafka.test_pushing import arm, armed, calls
-from tests.mortal import Crash, Mortal, Passages
-from tests.reconciling import MOUNT, World, admin_of, eventually, make, world
+from tests.support.crash_points import Crash, Mortal, Passages
+from tests.support.reconciler import MOUNT, World, admin_of, eventually, make, world
 
 ASKED = frozenset({"alter", "grow", "describe", "configs", "cluster_id"})
 WRITTEN = frozenset({"execute", "put_facts"})

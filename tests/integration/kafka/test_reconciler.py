@@ -21,7 +21,7 @@ from resolver.errors import (
     VanishGuard,
 )
 from resolver.path import Path
-from tests.reconciling import (
+from tests.support.reconciler import (
     ALL,
     MOUNT,
     World,

@@ -14,9 +14,9 @@ from kdir.v1 import entry_pb2
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from resolver import Resolver
-from tests.federation import Federation, Server, eventually
-from tests.kafka_clients import kdir
-from tests.reconciling import drop, in_kafka, make
+from tests.support.federation import Federation, Server, eventually
+from tests.support.kafka_clients import kdir
+from tests.support.reconciler import drop, in_kafka, make
 
 
 @pytest.fixture

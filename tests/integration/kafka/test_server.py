@@ -13,8 +13,8 @@ from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Wish
 from resolver.errors import AboveCeiling, InvalidArgument, KafkaRefused, NotAuthoritative
-from tests.federation import Federation, Server, eventually
-from tests.reconciling import drop, in_kafka, make
+from tests.support.federation import Federation, Server, eventually
+from tests.support.reconciler import drop, in_kafka, make
 
 ARMED = {"ceiling": ["create", "delete"]}
 

@@ -10,9 +10,9 @@ from kdir.v1 import entry_pb2
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Refused, Wish
-from tests.federation import Federation, Server, eventually
-from tests.kafka_clients import kdir
-from tests.reconciling import in_kafka, make
+from tests.support.federation import Federation, Server, eventually
+from tests.support.kafka_clients import kdir
+from tests.support.reconciler import in_kafka, make
 
 DAY, MONTH = "86400000", "2592000000"
 

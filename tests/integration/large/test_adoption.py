@@ -18,9 +18,9 @@ from directory.namespace.mapping import MappingRule
 from directory.store.base import Store
 from directory.store.large_changes import SWEEP, LargeAdoption, adoptions, progress_of
 from directory.store.sqlite.store import SqliteStore
-from tests.large import FakeKafka, TightSqlite, check_no_orphans, finalise
-from tests.mortal import ASKED, WRITTEN, Crash, DyingStore, Mortal, Passages
-from tests.reconciling import MOUNT, World, eventually
+from tests.support.crash_points import ASKED, WRITTEN, Crash, DyingStore, Mortal, Passages
+from tests.support.large_trees import FakeKafka, TightSqlite, check_no_orphans, finalise
+from tests.support.reconciler import MOUNT, World, eventually
 
 RULES = (MappingRule.of("*", split_on="."),)
 

@@ -32,7 +32,8 @@ from directory.store.base import Store
 from directory.store.large_changes import progress_of
 from directory.store.sqlite.store import SqliteStore
 from resolver.errors import HasMounts, InvalidNamespace, KdirError, LostRace, ReadOnly
-from tests.large import (
+from tests.support.crash_points import Crash, DyingStore
+from tests.support.large_trees import (
     ETCD_LIMITS,
     MOUNT,
     Server,
@@ -43,8 +44,7 @@ from tests.large import (
     forest,
     server,
 )
-from tests.mortal import Crash, DyingStore
-from tests.reconciling import eventually
+from tests.support.reconciler import eventually
 
 ROOT = FilePath(__file__).resolve().parents[3]
 X = MOUNT.child("x")
@@ -168,7 +168,7 @@ CHILD = """
 import os, signal, sys
 from directory.store.addresses import open_store
 from tests.integration.large.test_delete import MOUNT, remove
-from tests.large import Server, TightSqlite
+from tests.support.large_trees import Server, TightSqlite
 from directory.store.sqlite.store import database_path
 address, last = sys.argv[1], int(sys.argv[2])
 

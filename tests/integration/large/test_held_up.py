@@ -8,9 +8,9 @@ from directory.namespace.command import CreateDirectory, CreateTopic, DeleteEntr
 from directory.namespace.entry import Kind
 from directory.namespace.keys import entry_key
 from directory.store.base import Put, Transaction
-from tests.large import MOUNT, check_no_orphans, rows_under, server
-from tests.large import TightSqlite as Store
-from tests.reconciling import eventually
+from tests.support.large_trees import MOUNT, check_no_orphans, rows_under, server
+from tests.support.large_trees import TightSqlite as Store
+from tests.support.reconciler import eventually
 
 IDLE_SECONDS = 10
 

@@ -9,9 +9,9 @@ import pytest
 
 from deploy.local.directory import DirectoryProcess
 from directory.store.sqlite.store import SqliteStore
-from tests.command_line import Ran, run
-from tests.large import check_no_orphans, commit, finalise, forest
-from tests.reconciling import eventually
+from tests.support.command_line import Ran, run
+from tests.support.large_trees import check_no_orphans, commit, finalise, forest
+from tests.support.reconciler import eventually
 
 COUNT = 30_000
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation import Federation
+from tests.support.federation import Federation
 
 KDIR = str(Path(sys.executable).with_name("kdir"))
 Addresses = Callable[[], str]

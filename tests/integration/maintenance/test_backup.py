@@ -20,9 +20,9 @@ from directory.store.addresses import find_identity, open_store
 from directory.store.base import FILLED_FROM, Put, Transaction
 from resolver.backup_file import BackupReader, BackupWriter
 from resolver.errors import KdirError, TokenExpired
-from tests.federation import Federation, Server, eventually
 from tests.integration.maintenance.conftest import Addresses, Kdir
 from tests.integration.maintenance.cutting import CutOff, cutting, fill, held, some_rows
+from tests.support.federation import Federation, Server, eventually
 
 
 def a_tree(server: Server) -> None:

@@ -19,9 +19,9 @@ from directory.server.feature_levels import SEALING
 from directory.store.addresses import find_identity, open_store
 from directory.store.base import Committed, Incompatible, Put, Sealed, Store, Transaction
 from resolver.errors import TokenExpired
-from tests.federation import Federation, eventually
 from tests.integration.maintenance.conftest import Kdir, addresses_of
 from tests.integration.maintenance.cutting import CutOff, cutting, fill, held, some_rows
+from tests.support.federation import Federation, eventually
 
 WAYS = [("sqlite", "etcd"), ("etcd", "sqlite"), ("sqlite", "sqlite"), ("etcd", "etcd")]
 ROWS = [(LEVEL, b"%d" % SEALING), *some_rows(400)]

@@ -20,9 +20,9 @@ from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.store import EtcdStore
 from resolver.errors import TokenExpired
 from tests.conftest import SharedEtcd
-from tests.federation import Federation, eventually
 from tests.integration.maintenance.conftest import Addresses, Kdir
 from tests.integration.maintenance.cutting import fill, held, some_rows
+from tests.support.federation import Federation, eventually
 
 
 def snapshot(address: str, file: Path) -> Path:

@@ -21,9 +21,9 @@ from directory.namespace.keys import entry_key
 from directory.store.addresses import open_store
 from directory.store.base import Put, Transaction
 from tests.conftest import SharedBroker
-from tests.federation import Federation, Server, eventually
 from tests.integration.maintenance.conftest import Addresses, Kdir
-from tests.reconciling import admin_of, drop, make
+from tests.support.federation import Federation, Server, eventually
+from tests.support.reconciler import admin_of, drop, make
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kdir.v1 import admin_pb2
 
-from tests.federation import FAST, Server, eventually
+from tests.support.federation import FAST, Server, eventually
 
 Start = Callable[..., Server]
 

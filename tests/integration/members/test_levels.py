@@ -20,9 +20,9 @@ from directory.store.addresses import open_store
 from directory.store.base import Put, Transaction
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import InvalidArgument, LevelNotFinalised
-from tests.command_line import Ran, run
-from tests.federation import Server, eventually
-from tests.server_command import serve
+from tests.support.command_line import Ran, run
+from tests.support.federation import Server, eventually
+from tests.support.server_command import serve
 
 Start = Callable[..., Server]
 

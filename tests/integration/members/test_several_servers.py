@@ -8,7 +8,7 @@ import pytest
 from kdir.v1 import admin_pb2, entry_pb2
 
 from resolver import Resolver
-from tests.federation import Server, eventually
+from tests.support.federation import Server, eventually
 
 Start = Callable[..., Server]
 

@@ -9,7 +9,7 @@ from typing import Any
 from kdir.v1 import entry_pb2, watch_pb2
 
 from resolver import Resolver
-from tests.federation import Federation, Server, eventually
+from tests.support.federation import Federation, Server, eventually
 
 
 def put(server: Server, path: str, **settings: str) -> None:

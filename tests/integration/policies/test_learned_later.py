@@ -19,9 +19,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Alteration, Done, Wish
-from tests.command_line import Ran, run
-from tests.federation import Federation, Server, eventually
-from tests.reconciling import drop, in_kafka, make
+from tests.support.command_line import Ran, run
+from tests.support.federation import Federation, Server, eventually
+from tests.support.reconciler import drop, in_kafka, make
 
 MONTH, DAY = "2592000000", "86400000"
 OLD_SECONDS = 2 * 86_400

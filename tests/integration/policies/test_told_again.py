@@ -11,10 +11,10 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from tests.command_line import Ran, run
-from tests.federation import Federation, Server, eventually
 from tests.integration.policies.test_two_kafkas import DAY, MONTH, retention
-from tests.reconciling import make
+from tests.support.command_line import Ran, run
+from tests.support.federation import Federation, Server, eventually
+from tests.support.reconciler import make
 
 
 def kdir(server: Server, *words: str) -> Ran:

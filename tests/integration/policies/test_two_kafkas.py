@@ -11,9 +11,9 @@ import pytest
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Alteration, Wish
-from tests.command_line import Ran, run
-from tests.federation import Federation, Server, eventually
-from tests.reconciling import make
+from tests.support.command_line import Ran, run
+from tests.support.federation import Federation, Server, eventually
+from tests.support.reconciler import make
 
 MONTH, WEEK, DAY = "2592000000", "604800000", "86400000"
 

@@ -18,7 +18,7 @@ from directory.store.replica import Applied, ReplicaState
 from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
 from resolver.path import Path as TreePath
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 __all__ = ["One"]
 

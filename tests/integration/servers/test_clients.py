@@ -16,7 +16,7 @@ import pytest
 
 from resolver import Resolver
 from resolver.cli.troubles import Troubles
-from tests.federation import Server, eventually
+from tests.support.federation import Server, eventually
 
 Start = Callable[..., Server]
 

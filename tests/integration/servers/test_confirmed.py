@@ -22,7 +22,7 @@ from kdir.v1 import (
 
 from resolver.errors import KdirError
 from tests.conftest import SharedEtcd
-from tests.federation import Server, eventually
+from tests.support.federation import Server, eventually
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.federation import eventually
 from tests.integration.servers.lagging import One
+from tests.support.federation import eventually
 
 
 @pytest.fixture

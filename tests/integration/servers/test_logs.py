@@ -18,8 +18,8 @@ from kdir.v1 import directory_pb2, directory_pb2_grpc, resolve_pb2, resolve_pb2_
 from deploy.local.process import LocalProcess
 from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
-from tests.federation import eventually
-from tests.server_command import serve
+from tests.support.federation import eventually
+from tests.support.server_command import serve
 
 FORGED = '/la/x\r\n{"level": "ERROR", "message": "all is lost"}\r\n2026-11-21T00:00:00.000Z ERROR'
 

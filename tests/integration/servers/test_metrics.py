@@ -26,9 +26,9 @@ from deploy.local.etcd import EtcdCluster
 from deploy.local.ports import free_port
 from deploy.local.process import LocalProcess
 from directory.server.metrics.names import METRICS
-from tests.command_line import run
-from tests.federation import Federation, Server, eventually
-from tests.server_command import serve
+from tests.support.command_line import run
+from tests.support.federation import Federation, Server, eventually
+from tests.support.server_command import serve
 
 Start = Callable[..., Server]
 ANYWHERE = {"metrics": "127.0.0.1:0"}

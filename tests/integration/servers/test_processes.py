@@ -28,8 +28,8 @@ from kdir.v1 import (
 
 from deploy.local.process import LocalProcess
 from tests.conftest import SharedEtcd
-from tests.federation import Server, eventually
-from tests.server_command import serve
+from tests.support.federation import Server, eventually
+from tests.support.server_command import serve
 
 Start = Callable[..., Server]
 

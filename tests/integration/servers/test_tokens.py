@@ -11,8 +11,8 @@ import pytest
 
 from directory.api import read_consistency
 from resolver.revision_token import Token
-from tests.federation import eventually
 from tests.integration.servers.lagging import One
+from tests.support.federation import eventually
 
 
 @pytest.fixture

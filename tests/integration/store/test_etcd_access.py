@@ -20,7 +20,7 @@ from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.store import EtcdStore
 from tests.conformance.store.reading import everything, following, put, until
 from tests.conftest import SharedEtcd
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 PASSWORD = "pa/ss:wörd"
 TOKEN_SECONDS = 2

@@ -33,7 +33,7 @@ from resolver.errors import LimitExceeded
 from resolver.path import Path
 from tests.conformance.store.reading import everything, following, put, put_many, until
 from tests.conftest import SharedEtcd
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 MIB = 1024 * 1024
 CODEC = ProtoCodec()

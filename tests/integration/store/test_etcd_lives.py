@@ -31,7 +31,7 @@ from directory.wire.entry_codec import ProtoCodec
 from resolver.path import ROOT
 from tests.conformance.store.reading import everything, put, put_many
 from tests.conftest import SharedEtcd
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 CODEC = ProtoCodec()
 

@@ -32,7 +32,7 @@ from resolver.path import Path as EntryPath
 from tests.conformance.store.reading import everything, put
 from tests.conftest import SharedEtcd
 from tests.fault.etcd.links import Links
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 CODEC = ProtoCodec()

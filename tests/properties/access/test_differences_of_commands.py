@@ -31,7 +31,7 @@ from directory.namespace.traversal import standing
 from resolver.errors import KdirError
 from resolver.path import Path
 from tests.properties.access.test_permission_diff import read
-from tests.trees import Cluster
+from tests.support.trees import Cluster
 
 PRINCIPALS = ("User:a", "User:b", "User:*")
 CALLERS = [Caller(one, host) for one in ("User:a", "User:b", "User:x") for host in ("", "10.0.0.1")]

@@ -33,7 +33,7 @@ from directory.store.base import Put, Remove, Write
 from resolver.errors import KdirError
 from resolver.path import Path
 from tests.properties.namespace.trees import CODEC
-from tests.trees import Cluster
+from tests.support.trees import Cluster
 
 GRANTS = st.sampled_from(
     [

@@ -15,7 +15,6 @@ from directory.access.grant_tree import Place
 from directory.access.principals import Caller
 from directory.kafka.acl import OPERATIONS, Binding, Resource, kafka_host
 from directory.kafka.applying.grants_to_acls import Level, pattern_acls, topic_acls
-from tests.acls import kafka_allows
 from tests.properties.access.oracle import (
     Words,
     World,
@@ -23,6 +22,7 @@ from tests.properties.access.oracle import (
     some_place,
     some_world,
 )
+from tests.support.acls import kafka_allows
 
 SETS = 3_000
 CHUNKS = 12

@@ -21,11 +21,11 @@ from directory.namespace.entry import Provision
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put
 from resolver.errors import KdirError
-from tests.acls import arm, grant
-from tests.kafka_ledger import Ledger
-from tests.mortal import ASKED, WRITTEN, Crash, Mortal, Passages
-from tests.reconciling import World
-from tests.restoring import back_up, put_back
+from tests.support.acls import arm, grant
+from tests.support.backups import back_up, put_back
+from tests.support.crash_points import ASKED, WRITTEN, Crash, Mortal, Passages
+from tests.support.kafka_ledger import Ledger
+from tests.support.reconciler import World
 
 SEEDS = range(6, 20)
 STEPS = 150

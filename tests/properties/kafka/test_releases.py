@@ -42,7 +42,7 @@ from directory.namespace.topic_configs import deletes_data
 from directory.store.base import Put, Write
 from resolver.errors import InvalidArgument
 from resolver.path import Path
-from tests.trees import Cluster
+from tests.support.trees import Cluster
 
 DIRECTORIES = ("/la", "/la/a", "/la/b", "/la/a/c")
 VALUES = ("-1", "1000", "2000", "3000")

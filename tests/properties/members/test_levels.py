@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from directory.server.membership import Behind
 from resolver.errors import LevelNotFinalised
-from tests.members import One
+from tests.support.membership import One
 
 NAMES = ("a", "b", "c")
 STEPS = st.one_of(

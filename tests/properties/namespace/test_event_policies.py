@@ -27,7 +27,7 @@ from directory.store.events import pack, unpack
 from directory.wire.entry_codec import change_to_proto
 from resolver.errors import KdirError
 from resolver.path import Path
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 INSIDE = st.lists(st.sampled_from("abt"), min_size=1, max_size=3).map(
     lambda names: Path(("m", *names))

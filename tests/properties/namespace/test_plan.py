@@ -43,7 +43,7 @@ from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import KdirError
 from resolver.path import Path
 from tests.properties.namespace.oracle import Oracle
-from tests.trees import Cluster
+from tests.support.trees import Cluster
 
 MOUNT = "/m"
 NAMES = st.sampled_from(["a", "b", "a.b", "a_b"])

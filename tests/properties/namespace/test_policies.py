@@ -19,7 +19,7 @@ from directory.namespace.policies import (
     set_fields,
     settled,
 )
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 CONFIGS = st.dictionaries(
     st.sampled_from(["retention.ms", "flush.ms"]), st.none() | st.sampled_from(["1", "2"])

@@ -27,7 +27,7 @@ from directory.namespace.policies import Level
 from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import KdirError
 from resolver.path import Path, is_system
-from tests.trees import Cluster
+from tests.support.trees import Cluster
 
 NAMES = st.sampled_from(["a", "c", "d", "t"])
 INSIDE = st.lists(NAMES, min_size=1, max_size=3).map(lambda names: Path(("m", *names)))

@@ -36,7 +36,7 @@ from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Limits
 from resolver.errors import KdirError
 from resolver.path import Path
-from tests.trees import Cluster
+from tests.support.trees import Cluster
 
 NAMES = st.sampled_from("ab")
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map(lambda at: Path(("m", *at)))

@@ -1,7 +1,7 @@
 """Two servers of one store whose replicas lag at random answer as one that sees everything would.
 
-The model is ``tests.trees.Cluster``: the same rules, on one tree that is never behind, and what
-each request id was answered first. Commands come one after the other, at either server.
+The model is ``tests.support.trees.Cluster``: the same rules, on one tree that is never behind, and
+what each request id was answered first. Commands come one after the other, at either server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from directory.namespace.command import (
 from directory.namespace.entry import Directory, Topic
 from directory.store.sqlite.store import SqliteStore
 from resolver.errors import KdirError
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 from tests.unit.writing.bench import Bench, eventually
 from tests.unit.writing.lagging import LaggingStore
 

@@ -28,7 +28,7 @@ from directory.server.config import parse_config
 from directory.store.base import Put, Write
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import KdirError
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 ADMIN = "User:admin"
 SERVICES = (

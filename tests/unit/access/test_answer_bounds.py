@@ -20,7 +20,7 @@ from kdir.v1 import (
 from directory.api.rpc.call_context import Call
 from resolver.errors import Cancelled, DeadlineExceeded, NotReady, TokenFromFuture
 from resolver.revision_token import Token
-from tests.federation import eventually
+from tests.support.federation import eventually
 from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]

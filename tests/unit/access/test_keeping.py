@@ -13,7 +13,7 @@ from directory.namespace.keys import grants_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from resolver.path import Path
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 from tests.unit.access.conftest import ADMIN, House
 from tests.unit.access.test_services import Make
 

@@ -25,7 +25,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from directory.wire.entry_codec import change_to_proto
 from resolver.errors import Absent, Internal, LimitExceeded
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 
 def allow(who: str, operation: Operation = Operation.READ) -> Grant:

@@ -32,7 +32,7 @@ from resolver.errors import (
     NotReady,
     PermissionDenied,
 )
-from tests.federation import eventually
+from tests.support.federation import eventually
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 Make = Callable[..., House]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from directory.api.rpc.call_pool import CallPool, Ended
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 
 class Gate:

@@ -15,7 +15,7 @@ from directory.api.rpc.fair_queue import FairQueue
 from directory.api.rpc.interceptors.malformed import no_request
 from directory.api.rpc.long_calls import SHORT_PATHS, LongCalls
 from directory.api.rpc.request_intake import Ended, Received, RequestIntake
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 
 @pytest.mark.parametrize("times", [1, 2, 10])

@@ -14,7 +14,7 @@ from directory.server.dialling import Dialling
 from resolver.errors import InvalidArgument, Unimplemented
 from resolver.revision_token import Position, Token
 from resolver.transport import GrpcTransport, method
-from tests.identities import Authority
+from tests.support.identities import Authority
 
 OWN = "127.0.0.1:7420"
 

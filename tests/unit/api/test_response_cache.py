@@ -20,7 +20,7 @@ from directory.server.cluster import Cluster as ServedCluster
 from directory.server.config import Limits
 from resolver.errors import InvalidPath, KdirError, NoRoute
 from resolver.path import Path
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 VIEW = cast("View", object())
 ASKED = (

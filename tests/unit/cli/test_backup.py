@@ -14,7 +14,7 @@ from kdir.v1 import admin_pb2
 from resolver.backup_file import BackupReader
 from resolver.errors import StoreUnavailable, Unimplemented, Unreachable
 from resolver.testing import MemoryTransport
-from tests.command_line import Ran, run
+from tests.support.command_line import Ran, run
 from tests.unit.resolver.test_backup_file import HEADER, ROWS, messages
 
 FIRST, SECOND = "127.0.0.1:20001", "127.0.0.1:20002"

@@ -11,7 +11,7 @@ import pytest
 
 from resolver.cli import completing
 from resolver.cli.disk_hints import FRESH_SECONDS, MOST_NAMES, Names
-from tests.command_line import run
+from tests.support.command_line import run
 
 AT = "127.0.0.1:7420"
 

@@ -11,7 +11,7 @@ from kdir.v1 import admin_pb2
 from resolver.errors import LevelNotFinalised
 from resolver.path import Path as KdirPath
 from resolver.testing import MemoryDirectory
-from tests.command_line import Ran, answering, run
+from tests.support.command_line import Ran, answering, run
 
 AT = "127.0.0.1:20000"
 MEMBERS = (

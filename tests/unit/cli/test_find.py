@@ -14,8 +14,8 @@ from resolver.index.arrow_rows import topic_batch
 from resolver.index.delta_table import IndexTable, Placed, TableState
 from resolver.index.job import BuildReport, ClusterLine, Outcome, SparkSettings
 from resolver.index.row_schema import ClusterState, Listener
-from tests.command_line import run
 from tests.index.fakes import page, topic
+from tests.support.command_line import run
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 

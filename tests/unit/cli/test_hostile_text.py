@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import resolver.cli
 from resolver.cli.registry import GROUPS
-from tests.command_line import Ran, run
+from tests.support.command_line import Ran, run
 from tests.unit.cli.hostile import TOPIC, hostile_transport
 
 pytestmark = pytest.mark.usefixtures("no_settings_of_ones_own")

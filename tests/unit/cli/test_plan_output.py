@@ -9,7 +9,7 @@ from kdir.v1 import access_pb2, entry_pb2, policies_pb2
 
 from resolver.cli.output import Output
 from resolver.cli.plan_output import show_change
-from tests.command_line import Terminal
+from tests.support.command_line import Terminal
 
 READ, DESCRIBE, ALL = (
     access_pb2.OPERATION_READ,

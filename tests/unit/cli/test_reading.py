@@ -10,7 +10,7 @@ from kdir.v1 import directory_pb2, entry_pb2, federation_pb2
 
 from resolver.path import Path as KdirPath
 from resolver.testing import MemoryDirectory
-from tests.command_line import Ran, answering, run
+from tests.support.command_line import Ran, answering, run
 
 pytestmark = pytest.mark.usefixtures("no_settings_of_ones_own")
 

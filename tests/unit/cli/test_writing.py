@@ -12,7 +12,7 @@ from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
 from resolver import errors
 from resolver.errors import LocksOut
 from resolver.testing import MemoryDirectory
-from tests.command_line import Ran, answering, run
+from tests.support.command_line import Ran, answering, run
 
 AT = "127.0.0.1:20000"
 

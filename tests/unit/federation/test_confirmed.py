@@ -17,7 +17,7 @@ from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
 from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd
-from tests.federation import eventually
+from tests.support.federation import eventually
 from tests.unit.federation.test_one_commit import inherited, welcome
 
 

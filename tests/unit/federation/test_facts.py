@@ -13,7 +13,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady
-from tests.trees import path
+from tests.support.trees import path
 
 CONFIGURED = path("/configured")
 TIME = b"\0\0\0\0\0\0\0\1"

@@ -8,7 +8,7 @@ import pytest
 
 from directory.federation.mount_table import MountTable
 from resolver.path import ROOT, Path
-from tests.trees import path
+from tests.support.trees import path
 
 
 def table(*mounts: str) -> MountTable[str]:

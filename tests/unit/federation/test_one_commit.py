@@ -26,7 +26,7 @@ from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady
 from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd
-from tests.federation import eventually
+from tests.support.federation import eventually
 from tests.unit.federation.test_inherited import word
 
 

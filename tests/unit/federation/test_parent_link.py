@@ -22,7 +22,7 @@ from directory.store.addresses import open_store
 from directory.store.base import Committed, Put, Remove, Store, Transaction
 from directory.store.replica import Applied, ReplicaState
 from resolver.path import Path as Path_
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 MARK = b"f/read_only/mark"
 WELCOME = federation_pb2.Welcome(

@@ -16,7 +16,7 @@ from directory.federation.table_exchange import ReceivedTable, SentTable, messag
 from directory.store.base import Put
 from directory.store.etcd.transaction import LIMITS
 from resolver.path import Path
-from tests.trees import path
+from tests.support.trees import path
 
 
 def row(mount: str, **fields: object) -> federation_pb2.MountRow:

@@ -21,9 +21,9 @@ from directory.namespace.keys import LEVEL, entry_key, grants_key
 from directory.store.base import Put
 from directory.wire.grant_messages import grant_to_proto
 from resolver.errors import EtagMismatch, KafkaRefused, LimitExceeded, NotReady
-from tests.acls import FakeAcls, arm, disarm, grant, grant_of, on, plan, planned, revoke
-from tests.large import FakeKafka
-from tests.reconciling import MOUNT, World, world
+from tests.support.acls import FakeAcls, arm, disarm, grant, grant_of, on, plan, planned, revoke
+from tests.support.large_trees import FakeKafka
+from tests.support.reconciler import MOUNT, World, world
 
 SPOILED = b"\xff\xff"
 CEILING = frozenset({"create", "delete", "acls"})

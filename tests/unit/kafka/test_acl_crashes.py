@@ -11,9 +11,9 @@ from directory.kafka.acl import Binding, Resource
 from directory.namespace.entry import Kind
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put
-from tests.acls import arm, disarm, grant, kafka_allows, on, revoke
-from tests.mortal import Crash, Mortal, Passages
-from tests.reconciling import World, world
+from tests.support.acls import arm, disarm, grant, kafka_allows, on, revoke
+from tests.support.crash_points import Crash, Mortal, Passages
+from tests.support.reconciler import World, world
 from tests.unit.kafka.test_acl_applier import CEILING, CLICKS, Kafka, move
 
 FOREIGN = on(CLICKS, "allow eve read") | on("group g", "allow eve read")

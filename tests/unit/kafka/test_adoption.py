@@ -26,7 +26,7 @@ from directory.namespace.entry import Policies, Provision, Topic
 from directory.namespace.mapping import MappingRule, split_on
 from directory.store.base import Remove, Write
 from directory.store.large_changes import rules_from_proto
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 
 def survey(*names: str, letter: bytes = b"i") -> Survey:

@@ -37,7 +37,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.namespace.topic_configs import deletes_data
 from directory.store.base import Put
 from resolver.path import Path
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 LONG, SHORT = "2592000000", "86400000"
 

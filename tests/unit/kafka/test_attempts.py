@@ -14,11 +14,11 @@ from directory.namespace.command import MoveEntry
 from directory.namespace.entry import Kind, Topic
 from directory.namespace.keys import LEVEL, detached_key
 from directory.store.base import Put
-from tests.acls import arm, grant
-from tests.kafka_ledger import Ledger
-from tests.mortal import Crash
-from tests.reconciling import MOUNT, World, world
-from tests.restoring import back_up, put_back
+from tests.support.acls import arm, grant
+from tests.support.backups import back_up, put_back
+from tests.support.crash_points import Crash
+from tests.support.kafka_ledger import Ledger
+from tests.support.reconciler import MOUNT, World, world
 from tests.unit.kafka.test_acl_applier import CEILING
 
 
@@ -79,7 +79,7 @@ def test_while_its_acls_wait_there_is_no_attempt_and_a_topic_that_comes_is_someb
 def test_acls_that_are_there_already_stay_while_others_wait(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
-    from tests.acls import on
+    from tests.support.acls import on
 
     here = started(tmp_path, kafka)
     try:

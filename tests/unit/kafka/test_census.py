@@ -8,8 +8,8 @@ import time
 from directory.kafka.census import CensusTaker
 from directory.kafka.recorded_topics import Census
 from directory.namespace.command import CreateTopic
-from tests.federation import eventually
-from tests.trees import Cluster, path
+from tests.support.federation import eventually
+from tests.support.trees import Cluster, path
 
 
 class Clock:

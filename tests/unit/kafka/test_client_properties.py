@@ -148,7 +148,7 @@ def test_files_that_properties_name_are_beside_the_config(tmp_path: Path) -> Non
     lines = 'properties = { "security.protocol" = "SSL", "ssl.ca.location" = "ca.pem" }'
     with pytest.raises(ConfigError, match=r"ssl\.ca\.location failed"):
         client(lines, tmp_path).read()
-    from tests.identities import Authority
+    from tests.support.identities import Authority
 
     (tmp_path / "ca.pem").write_bytes(Authority(tmp_path / "ca").pem)
     assert client(lines, tmp_path).read()["ssl.ca.location"] == str(tmp_path / "ca.pem")

@@ -18,8 +18,8 @@ from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.snapshot import Snapshot
 from resolver.errors import KafkaUnavailable, StoreUnavailable
-from tests.large import FakeKafka
-from tests.reconciling import MOUNT, World, world
+from tests.support.large_trees import FakeKafka
+from tests.support.reconciler import MOUNT, World, world
 
 DAY, WEEK, MONTH = "86400000", "604800000", "2592000000"
 

@@ -17,7 +17,7 @@ from directory.namespace.command import CreateDirectory, RecordTopics
 from directory.namespace.entry import Policies
 from directory.store.base import Put
 from directory.wire.entry_codec import policies_to_proto
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 from tests.unit.kafka.test_arming import LONG, SHORT, adopted, put, retention
 
 

@@ -19,7 +19,7 @@ from directory.namespace.command import (
 )
 from directory.store.base import Guard, KeyIs, Limits, Put, Write
 from resolver.errors import InvalidPath, LimitExceeded, LostRace, StoreUnavailable
-from tests.trees import path
+from tests.support.trees import path
 
 GUARD = KeyIs(b"l/reconciler", b"me")
 

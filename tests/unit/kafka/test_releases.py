@@ -19,7 +19,7 @@ from directory.namespace.entry import Kind
 from directory.namespace.keys import kafka_key
 from directory.store.base import Put, Remove
 from resolver.errors import AboveCeiling, EtagMismatch, NotReady, StoreUnavailable
-from tests.reconciling import MOUNT, World, world
+from tests.support.reconciler import MOUNT, World, world
 from tests.unit.kafka.test_config_applier import (
     DAY,
     MONTH,

@@ -15,7 +15,7 @@ from directory.namespace.command import (
 )
 from directory.namespace.entry import Provision
 from directory.store.base import Write
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 
 class Bench:

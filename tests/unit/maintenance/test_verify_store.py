@@ -36,7 +36,7 @@ from directory.namespace.keys import (
     role_key,
 )
 from directory.store.events import FLOOR_KEY
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 Rows = dict[bytes, bytes]
 

@@ -8,7 +8,7 @@ from directory.namespace.command import CreateDirectory, CreateTopic, DeleteEntr
 from directory.namespace.entry import Policies
 from directory.namespace.policies import Level
 from resolver.errors import QuotaExceeded, ReadOnly
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 
 def cluster_below(*levels: Policies) -> Cluster:

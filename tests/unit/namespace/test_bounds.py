@@ -22,7 +22,7 @@ from directory.namespace.entry import Directory, Link, Mount, Policies
 from directory.namespace.fields import apply_changes
 from directory.server.config import ConfigError, Limits, parse_config
 from resolver.errors import InvalidArgument, KdirError, LimitExceeded
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 SMALL = Bounds(
     policy_text_bytes=400,

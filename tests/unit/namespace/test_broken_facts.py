@@ -29,7 +29,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import PhysicalNameRetired
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 NONSENSE = b"\xff\xfe\0nonsense"
 

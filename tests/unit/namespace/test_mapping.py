@@ -25,7 +25,7 @@ from directory.namespace.mapping import (
     split_on,
 )
 from resolver.errors import InvalidArgument
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 
 def observed(*names: str) -> list[Observed]:

@@ -22,7 +22,7 @@ from directory.namespace.entry import ROOT_ID, Kind, Provision
 from directory.namespace.keys import entry_key
 from directory.store.base import Put
 from resolver.path import Path
-from tests.trees import NOW_MS, Cluster, path, told
+from tests.support.trees import NOW_MS, Cluster, path, told
 
 
 def observed(name: str, topic_id: bytes = b"i" * 16, partitions: int = 3) -> Observed:

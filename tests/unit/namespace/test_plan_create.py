@@ -38,7 +38,7 @@ from resolver.errors import (
     ReadOnly,
 )
 from resolver.path import Path
-from tests.trees import NOW_MS, Cluster, path, told
+from tests.support.trees import NOW_MS, Cluster, path, told
 
 
 def mkdir(text: str, *, parents: bool = True, **fields: object) -> CreateDirectory:

@@ -38,7 +38,7 @@ from resolver.errors import (
     PhysicalNameRetired,
     ReadOnly,
 )
-from tests.trees import NOW_MS, Cluster, path, told
+from tests.support.trees import NOW_MS, Cluster, path, told
 
 DAY_MS = 24 * 3600 * 1000
 

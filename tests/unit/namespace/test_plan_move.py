@@ -33,7 +33,7 @@ from resolver.errors import (
     ReadOnly,
 )
 from resolver.path import Path
-from tests.trees import Cluster, path, told
+from tests.support.trees import Cluster, path, told
 
 
 def mkdir(text: str) -> CreateDirectory:

@@ -30,7 +30,7 @@ from directory.namespace.entry import (
 )
 from directory.namespace.policies import set_fields, stamped
 from resolver.errors import Absent, EtagMismatch, InvalidArgument, KdirError, ReadOnly
-from tests.trees import NOW_MS, Cluster, path, told
+from tests.support.trees import NOW_MS, Cluster, path, told
 
 
 @pytest.fixture

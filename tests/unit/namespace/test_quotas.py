@@ -23,8 +23,8 @@ from directory.namespace.policies import Level
 from directory.namespace.quotas import quotas_at
 from directory.store.base import KeyIs, NothingNewer, Put
 from resolver.errors import InvalidArgument, QuotaExceeded
-from tests.large import ETCD_LIMITS
-from tests.trees import Cluster, path
+from tests.support.large_trees import ETCD_LIMITS
+from tests.support.trees import Cluster, path
 
 
 def mkdir(text: str, **policies: object) -> CreateDirectory:

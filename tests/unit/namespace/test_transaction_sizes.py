@@ -30,8 +30,8 @@ from directory.namespace.command import (
 from directory.namespace.entry import Directory, Kind, Policies
 from resolver.errors import InvalidPath
 from resolver.path import MAX_SEGMENTS, Path
-from tests.large import ETCD_LIMITS
-from tests.trees import Cluster, path
+from tests.support.large_trees import ETCD_LIMITS
+from tests.support.trees import Cluster, path
 
 DEEP = ["d"] * (MAX_SEGMENTS - 2)
 """The directories of the deepest path below ``/la``: one more segment is the last."""

@@ -19,7 +19,7 @@ from resolver.location import TopicLocation, location_of
 from resolver.path import Path
 from resolver.resolution.outcome import Answer, Sender
 from resolver.testing import MemoryDirectory, MemoryTransport
-from tests.command_line import run
+from tests.support.command_line import run
 
 PATH = "/la/clicks"
 

@@ -9,7 +9,7 @@ import pytest
 
 from resolver.errors import DeadlineExceeded, Unreachable
 from resolver.peer_certificates import PeerCertificates, TlsMaterial
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 MOST = 64
 

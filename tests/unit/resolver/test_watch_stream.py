@@ -16,7 +16,7 @@ from resolver.resolution.outcome import Sender
 from resolver.revision_token import Position, Token
 from resolver.testing import MemoryDirectory, MemoryTransport
 from resolver.watch_stream import Watching
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 ID = "kc-root"
 

@@ -13,7 +13,7 @@ from directory.server.authentication import Identities, Identity, bearer_of, ide
 from directory.server.config_security import AuthConfig, TlsConfig
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
-from tests.identities import Authority, Issued, token
+from tests.support.identities import Authority, Issued, token
 
 SIGNER = ec.generate_private_key(ec.SECP256R1())
 LINK, RESOLVE = "FederationService/Link", "ResolveService/Resolve"

@@ -15,8 +15,8 @@ from directory.server.bearer_tokens import LEEWAY_SECONDS, Tokens
 from directory.server.config_security import AuthConfig
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
-from tests.federation import eventually
-from tests.identities import token
+from tests.support.federation import eventually
+from tests.support.identities import token
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)

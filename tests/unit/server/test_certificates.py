@@ -10,7 +10,7 @@ from directory.server.certificates import Certificates, names_of, read_material
 from directory.server.config_security import TlsConfig
 from directory.server.principal_mapping import CertificateNames
 from directory.server.toml_table import ConfigError
-from tests.identities import Authority, Issued
+from tests.support.identities import Authority, Issued
 
 
 def config(issued: Issued) -> TlsConfig:

@@ -24,8 +24,8 @@ from directory.store.base import (
 from directory.store.replica import Replica, ReplicaState
 from directory.store.sqlite.store import SqliteStore
 from resolver.errors import InvalidArgument, LevelNotFinalised, LostRace, StoreUnavailable
-from tests.federation import eventually
-from tests.members import One
+from tests.support.federation import eventually
+from tests.support.membership import One
 
 Start = Callable[..., One]
 

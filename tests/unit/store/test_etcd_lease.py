@@ -12,7 +12,7 @@ from directory.store.etcd.connection import EtcdConnection
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.leases import Lease, Leases, clamp
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 
 class Clock:

@@ -16,7 +16,7 @@ from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
-from tests.federation import eventually
+from tests.support.federation import eventually
 
 MOUNT = Path.parse("/la")
 

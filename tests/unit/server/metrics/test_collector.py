@@ -9,7 +9,7 @@ from directory.namespace.entry import Kind
 from directory.server.metrics.collector import _Sheet, _tree
 from directory.server.metrics.names import METRICS
 from directory.store.large_changes import LARGE
-from tests.trees import Cluster, path
+from tests.support.trees import Cluster, path
 
 
 def said(cluster: Cluster) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Servers that die at any step: at a call to Kafka, at a write, before or after a commit.
 
-Imported as ``tests.mortal``. A test dies at the first step, then at the second, and so on, until
-one run ends alive; after each death the next server must finish what was begun.
+A test dies at the first step, then at the second, and so on, until one run ends alive; after each
+death the next server must finish what was begun.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.large import TightSqlite
+from tests.support.large_trees import TightSqlite
 
 __all__ = ["ASKED", "WRITTEN", "Crash", "DyingStore", "Mortal", "Passages"]
 

@@ -1,6 +1,6 @@
 """Trees of many entries in a store, servers that take them apart, and a raw look at what is left.
 
-Imported as ``tests.large``. ``TightSqlite`` is sqlite with etcd's limits, held to them.
+``TightSqlite`` is sqlite with etcd's limits, held to them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer, Written
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
-from tests.reconciling import eventually
+from tests.support.reconciler import eventually
 
 __all__ = [
     "ETCD_LIMITS",

@@ -1,7 +1,4 @@
-"""A Kafka in memory that keeps a ledger of topic ids: who made them, and which it deleted.
-
-Imported as ``tests.kafka_ledger``.
-"""
+"""A Kafka in memory that keeps a ledger of topic ids: who made them, and which it deleted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A store's backup in memory, and putting one back as `kdir restore --replace` does.
-
-Imported as ``tests.restoring``.
-"""
+"""A store's backup in memory, and putting one back as `kdir restore --replace` does."""
 
 from __future__ import annotations
 

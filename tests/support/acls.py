@@ -11,7 +11,7 @@ from directory.kafka.armory import Armed, Planned
 from directory.kafka.contract import AclView, AlreadySo, Done, KafkaAdmin, Outcome, Still, always
 from directory.namespace.command import AddGrants, RemoveGrants, UpdateEntry
 from directory.namespace.entry import Kind
-from tests.reconciling import MOUNT, World
+from tests.support.reconciler import MOUNT, World
 
 __all__ = [
     "FakeAcls",

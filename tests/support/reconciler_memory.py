@@ -1,7 +1,7 @@
 """A reconciler that looks at a Kafka again and again, in a process of its own whose memory is seen.
 
-``python -m tests.looking BOOTSTRAP FILE LOOKS`` sweeps so many times, and prints a line of JSON
-after each tenth of them: looks made, topics shown, resident memory in KiB.
+``python -m tests.support.reconciler_memory BOOTSTRAP FILE LOOKS`` sweeps so many times, and prints
+a line of JSON after each tenth of them: looks made, topics shown, resident memory in KiB.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.contract import Survey
-from tests.reconciling import world
+from tests.support.reconciler import world
 
 __all__ = ["WARM_UP", "Mark", "look"]
 
-_ROOT: Final = Path(__file__).resolve().parents[1]
+_ROOT: Final = Path(__file__).resolve().parents[2]
 WARM_UP: Final = 40
 """Looks that are not counted: caches and the allocator's pools fill up meanwhile."""
 

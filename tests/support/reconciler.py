@@ -1,7 +1,7 @@
 """A cluster's store, replica, writer and reconciler in this process, over a real Kafka.
 
-Imported as ``tests.reconciling``. The reconciler's thread runs only where a test starts it;
-``step`` makes one round in the test's own thread, so that nothing depends on timing.
+The reconciler's thread runs only where a test starts it; ``step`` makes one round in the test's own
+thread, so that nothing depends on timing.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ from resolver import Resolver
 from resolver.errors import PermissionDenied
 from resolver.kafka import Consumer as PathConsumer
 from resolver.kafka import Producer as PathProducer
-from tests.command_line import Ran, run
-from tests.federation import Server, eventually
-from tests.identities import Authority
+from tests.support.command_line import Ran, run
+from tests.support.federation import Server, eventually
+from tests.support.identities import Authority
 
 OK: Final = "OK"
 NO_TOPIC: Final = "TOPIC_AUTHORIZATION_FAILED"
