@@ -528,12 +528,12 @@ def test_R20_a_slow_server_is_given_a_part_of_the_time(
     root, good = make("/"), make("/a", "kc-a")
     good.says = here
     with Trickle(byte) as slow:
-        root.says = lambda _: down("/a", slow.endpoint, good.endpoint, cluster_id="kc-a")
+        root.says = lambda _: down("/a", slow.address, good.endpoint, cluster_id="kc-a")
         client = resolver(root, timeout_seconds=4)
         client._health._shuffle = lambda _: None
         assert client.resolve("/a/x").kind == "topic"
         assert 0 < good.timeouts[0] < 4, "what is left of the time is passed on"
-        alone = resolver(slow.endpoint, timeout_seconds=0.3)
+        alone = resolver(slow.address, timeout_seconds=0.3)
         fails(alone, "/a/x", errors.Unreachable)
 
 

@@ -9,6 +9,7 @@ from kdir.v1 import admin_pb2
 from resolver.errors import InvalidArgument, Unreachable
 from resolver.index.cluster_discovery import Census, take_census
 from tests.index.fakes import FakeCluster, federation
+from tests.support.tcp import TcpServer
 
 TREE = {
     "/": [],
@@ -74,11 +75,8 @@ def test_no_server_that_answers_is_an_error_naming_each() -> None:
 
 
 def test_a_server_that_accepts_and_never_answers_is_given_up() -> None:
-    with socket.socket() as black_hole:
-        black_hole.bind(("127.0.0.1", 0))
-        black_hole.listen()
-        with pytest.raises(Unreachable):
-            take_census([f"127.0.0.1:{black_hole.getsockname()[1]}"], ask_seconds=0.3)
+    with TcpServer() as silent, pytest.raises(Unreachable):
+        take_census([silent.address], ask_seconds=0.3)
 
 
 def test_no_servers_is_the_callers_mistake() -> None:

@@ -5,57 +5,34 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from types import TracebackType
-from typing import Self
 
 from tests.support.http2 import GOAWAY, PREFACE, Frame, frames_in
+from tests.support.tcp import TcpServer
 
 __all__ = ["RecordingProxy"]
 
 
-class RecordingProxy:
+class RecordingProxy(TcpServer):
     """To one port. ``sent_away`` holds each GOAWAY that names an error, of either side."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.connections = 0
+        self._forward_to = port
         self.sent_away: list[Frame] = []
-        self._sockets: list[socket.socket] = [self._listener]
+        super().__init__()
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for one in self._sockets:
-            with contextlib.suppress(OSError):  # it is closed already
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._port), timeout=20)
-            except OSError:
-                return
-            server.settimeout(None)
-            self.connections += 1
-            self._sockets += [client, server]
-            for one, other, skipped in ((client, server, len(PREFACE)), (server, client, 0)):
-                threading.Thread(target=self._pump, args=(one, other, skipped), daemon=True).start()
+    def serve(self, connection: socket.socket) -> None:
+        """Forwards one connection, both ways."""
+        server = socket.create_connection(("127.0.0.1", self._forward_to), timeout=20)
+        server.settimeout(None)
+        self.close_at_end(server)
+        back = threading.Thread(target=self._pump, args=(server, connection, 0), daemon=True)
+        back.start()
+        self._pump(connection, server, len(PREFACE))
 
     def _pump(self, one: socket.socket, other: socket.socket, skipped: int) -> None:
         """``skipped``: bytes at the beginning that are no frame."""
         came = bytearray()
-        try:
+        with contextlib.suppress(OSError), other:
             while data := one.recv(65536):
                 other.sendall(data)
                 came += data
@@ -66,7 +43,3 @@ class RecordingProxy:
                 for frame in frames_in(came):
                     if frame.kind == GOAWAY and frame.error_code:
                         self.sent_away.append(frame)
-        except OSError:
-            pass
-        finally:
-            other.close()

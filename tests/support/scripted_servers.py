@@ -14,6 +14,7 @@ from kdir.v1 import entry_pb2, resolve_pb2
 
 from resolver.error_status import to_outcome, to_status
 from resolver.errors import KdirError
+from tests.support.tcp import TcpServer
 
 __all__ = ["FakeServer", "Trickle", "absent", "direct", "down", "here", "link", "up"]
 
@@ -124,47 +125,17 @@ class FakeServer:
         return response
 
 
-class Trickle:
-    """Takes connections and says one byte a second, or nothing at all."""
+class Trickle(TcpServer):
+    """Takes connections and sends one byte a second, or nothing at all."""
 
     def __init__(self, byte: bytes = b"") -> None:
         self._byte = byte
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"127.0.0.1:{self._socket.getsockname()[1]}"
-        self._ended = threading.Event()
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def _accept(self) -> None:
-        while not self._ended.is_set():
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self._open.append(connection)
-            if self._byte:
-                threading.Thread(target=self._speak, args=(connection,), daemon=True).start()
-
-    def _speak(self, connection: socket.socket) -> None:
-        try:
-            while not self._ended.wait(1):
-                connection.sendall(self._byte)
-        except OSError:
-            return
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        self._socket.close()
-        for connection in self._open:
-            connection.close()
+    def serve(self, connection: socket.socket) -> None:
+        """Sends the byte until the end of the block."""
+        while self._byte and not self.ended.wait(1):
+            connection.sendall(self._byte)
 
 
 def here(path: str, lifetime: int = 60) -> resolve_pb2.Outcome:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import socket
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -17,6 +16,7 @@ from directory.kafka.contract import AlreadySo, Done, Refused, Seen, Unknown, Wi
 from resolver.errors import KafkaRefused, KafkaUnavailable
 from tests.conftest import SharedBroker
 from tests.support.reconciler import eventually, make
+from tests.support.tcp import TcpServer
 
 
 @pytest.fixture
@@ -155,25 +155,20 @@ def test_K10_nobody_at_the_address_is_unavailable_with_the_reason() -> None:
 
 
 def test_a_server_that_accepts_and_says_nothing_is_unavailable_in_time() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        admin = ConfluentAdmin([f"127.0.0.1:{server.getsockname()[1]}"], timeout_seconds=1.0)
+    with TcpServer() as server:
+        admin = ConfluentAdmin([server.address], timeout_seconds=1.0)
         with pytest.raises(KafkaUnavailable):
             admin.survey()
 
 
 def test_something_that_is_no_kafka_is_unavailable() -> None:
-    def greet(server: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
+    class Greeter(TcpServer):
+        def serve(self, connection: socket.socket) -> None:
             with connection:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=greet, args=(server,), daemon=True).start()
-        admin = ConfluentAdmin([f"127.0.0.1:{server.getsockname()[1]}"], timeout_seconds=1.0)
+    with Greeter() as server:
+        admin = ConfluentAdmin([server.address], timeout_seconds=1.0)
         with pytest.raises(KafkaUnavailable):
             admin.survey()
 
