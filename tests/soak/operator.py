@@ -339,6 +339,12 @@ class Operator(threading.Thread):
             if plot.incarnation and plot.incarnation != position.incarnation:
                 then = []
             plot.is_lost = len(then) != 1 or bool(plot.candidates)
+            if cluster.broker is not None and then:
+                # Kafka keeps a topic that the backup has not, and the reconciler adopts it there:
+                # when it looks, which may be late, so that nobody knows what the plot holds.
+                later = [one.tree for one in plot.versions if one.until > position.revision]
+                topics = {key for tree in later for key in tree if key[1] == "topic"}
+                plot.is_lost |= not topics <= then[0].keys()
             if not plot.is_lost:
                 plot.begin_anew(then[0])
                 plot.incarnation = ""
