@@ -363,6 +363,20 @@ class Sight:
             principal=self.caller.principal,
         )
 
+    def require_view(self, path: Path, kind: Kind | None) -> None:
+        """That the caller may describe an entry that it knows of, and all that a directory holds.
+
+        Raises:
+            PermissionDenied
+        """
+        relative = path.below(self._mount)
+        place = Place(relative, kind is Kind.TOPIC and bool(relative))
+        decision = self.decide(_DESCRIBE, place)
+        if not decision.allowed:
+            raise self.denied(Operation.DESCRIBE, path, decision)
+        if kind is Kind.DIRECTORY:
+            self.require_below(Operation.DESCRIBE, path)
+
     def require_below(self, operation: Operation, path: Path) -> None:
         """That the caller may do something on all that a directory holds.
 
