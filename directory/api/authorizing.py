@@ -114,15 +114,16 @@ def authorizing(
     """
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
+        acting = guarding.acting(cluster, snapshot, call)
         try:
-            _check(cluster, guarding.acting(cluster, snapshot, call), command)
+            _check(cluster, acting, command)
         except Absent:
             # Planning says so, too; what is gone is hidden from nobody who is shown everything, and
             # a request that is asked again is answered to them as before.
             if not guarding.sight(cluster, snapshot, call).sees_all:
                 raise
         if isinstance(command, AddGrants):
-            refuse_unenforced(cluster, command.path)
+            refuse_unenforced(cluster, acting, command.path)
         return _inherited_guards(cluster, snapshot)
 
     return authorize
