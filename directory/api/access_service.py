@@ -161,14 +161,19 @@ class AccessService(Service):
         of_others = caller.principal != (call.principal or ANONYMOUS)
         if of_others and not may_ask_about(sight, path, kind_of(request.kind)):
             raise sight.absent(path)
-        kind = kind_asked(sight, path, kind_of(request.kind))
+        access = self._hosting.guarding.access(cluster, snapshot)
+
+        def is_granted_at(place: Place) -> bool:
+            of_itself = not of_others
+            return of_itself and access.is_granted_at(caller, question, place, age_seconds=age)
+
+        kind = kind_asked(sight, path, kind_of(request.kind), is_granted_at)
         relative = path.below(sight.access.mount)
         is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceKind.TOPIC
         place = Place(relative, is_topic)
-        access = self._hosting.guarding.access(cluster, snapshot)
         shown = True
         if not of_others and not sight.sees_all:
-            access = as_if_absent(sight, access, path, is_topic=is_topic)
+            access = as_if_absent(sight, access, place, is_granted_at)
             shown = access.decide(sight.caller, _DESCRIBE, place, age_seconds=age).allowed
         explained = explain(access, caller, question, place, age_seconds=age)
         decision = explained.decision

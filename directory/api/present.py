@@ -6,7 +6,7 @@ Refuses to decide what may be described; ``caller_view.py`` does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -110,24 +110,35 @@ def may_ask_about(sight: Sight, path: Path, kind: Kind | None) -> bool:
     return sight.sees(path.below(mount), is_topic=isinstance(found.entry, Topic))
 
 
-def as_if_absent(sight: Sight, access: Access, path: Path, *, is_topic: bool) -> Access:
-    """Who may do what at a path as far as the caller may know: where what stands there is hidden
-    from it, that, and what hides it on the way there, grants and closes nothing, as what does not
-    exist.
+def as_if_absent(
+    sight: Sight, access: Access, place: Place, is_granted_at: Callable[[Place], bool]
+) -> Access:
+    """Who may do what at a place as far as the caller may know, who asks for itself: up to the
+    deepest entry that it knows of, all grants and closed directories count; those of hidden entries
+    further down do not, as what does not exist has none.
+
+    It knows of what it may describe, and of what has a grant of its own that allows what it asks
+    about (``is_granted_at``).
     """
-    relative = path.below(sight.access.mount)
-    if sight.sees(relative, is_topic=is_topic):
+    hidden: Place | None = None
+    for length in range(len(place.relative), 0, -1):
+        here = Place(place.relative[:length], place.is_topic and length == len(place.relative))
+        if sight.sees(here.relative, is_topic=here.is_topic) or is_granted_at(here):
+            break
+        hidden = here
+    if hidden is None:
         return access
-    for length in range(1, len(relative) + 1):
-        place = Place(relative[:length], is_topic and length == len(relative))
-        if not sight.sees(place.relative, is_topic=place.is_topic):
-            access = replace(access, tree=access.loaded().cut(place)[0])
-    return access
+    return replace(access, tree=access.loaded().cut(hidden)[0])
 
 
-def kind_asked(sight: Sight, path: Path, kind: Kind | None) -> Kind:
+def kind_asked(
+    sight: Sight,
+    path: Path,
+    kind: Kind | None,
+    is_granted_at: Callable[[Place], bool] = lambda _: False,
+) -> Kind:
     """Which kind a question about rights is of; where nothing is that the caller may know of, a
-    topic would be.
+    topic would be. ``is_granted_at``: whether the entry at a place has a grant that allows it.
 
     Raises:
         NotAuthoritative: what lies beyond a mount is another cluster's to say.
@@ -135,8 +146,12 @@ def kind_asked(sight: Sight, path: Path, kind: Kind | None) -> Kind:
     if kind is not None:
         return kind
     meant = meant_kind(sight, path, None)
-    if meant is not None or not is_known(sight, path):
-        return meant or Kind.TOPIC
+    if meant is not None:
+        return meant
+    if not is_known(sight, path):
+        relative = path.below(sight.access.mount)
+        is_topic = bool(relative) and is_granted_at(Place(relative, is_topic=True))
+        return Kind.DIRECTORY if not is_topic and is_granted_at(Place(relative)) else Kind.TOPIC
     try:
         return standing(sight.snapshot, sight.access.mount, path, None).entry.kind
     except NotAuthoritative:
