@@ -46,6 +46,7 @@ __all__ = ["Sight"]
 
 _audit = logging.getLogger("kdir.audit")
 _DESCRIBE: Final = Question.of(Operation.DESCRIBE)
+_ANY_OPERATION: Final = tuple(Question.of(one) for one in Operation if one is not Operation.ALL)
 _MOST_DIRECTORIES: Final = 1 << 12
 """So many directories are remembered for each caller: 100 MB, should all ask everywhere."""
 _MOST_PLAIN: Final = 1 << 14
@@ -310,20 +311,31 @@ class Sight:
         knows of the entry, and who may ALTER it could remove what hides it.
 
         Raises:
-            PermissionDenied: it may not, though it may describe it.
-            Absent: it may not even do that.
+            PermissionDenied: it may not, though it knows of the entry; or it may by a grant further
+                up only, and lacks DESCRIBE.
+            Absent: it does not even know of the entry.
         """
         relative = path.below(self._mount)
         place = Place(relative, kind is Kind.TOPIC and bool(relative))
         question = Question.of(operation, resource)
         decision = self.decide(question, place)
         self._told(question, path, decision)
-        if decision.allowed and (decision.path == path or operation is Operation.ALTER):
+        if decision.allowed and (
+            operation is Operation.ALTER or self._is_granted_at(question, place)
+        ):
             return
         if resource is ResourceKind.TOPIC and not self.sees(relative, is_topic=place.is_topic):
-            raise self.absent(path)
+            if not any(self._is_granted_at(one, place) for one in _ANY_OPERATION):
+                raise self.absent(path)
+            if decision.allowed:
+                raise self.denied(Operation.DESCRIBE, path, self.decide(_DESCRIBE, place))
         if not decision.allowed:
             raise self.denied(operation, path, decision, resource)
+
+    def _is_granted_at(self, question: Question, place: Place) -> bool:
+        return self.access.is_granted_at(
+            self.caller, question, place, age_seconds=self._age_seconds
+        )
 
     def require_cluster(self, operation: Operation, purpose: str = "") -> None:
         """That the caller may do something with the cluster as such; ``purpose`` is what for, as
