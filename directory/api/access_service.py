@@ -110,7 +110,7 @@ class AccessService(Service):
                     timeout_seconds=call.seconds_left(),
                     validate_only=request.validate_only,
                     authorize=authorizing(guarding, cluster, command, call),
-                    as_shown=hosting.as_shown(cluster, call),
+                    as_shown=hosting.as_shown(cluster, command, call),
                 )
             return cluster, command, written
 

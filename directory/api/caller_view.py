@@ -46,6 +46,7 @@ __all__ = ["Sight"]
 
 _audit = logging.getLogger("kdir.audit")
 _DESCRIBE: Final = Question.of(Operation.DESCRIBE)
+_ALTER: Final = Question.of(Operation.ALTER)
 _ANY_OPERATION: Final = tuple(Question.of(one) for one in Operation if one is not Operation.ALL)
 _MOST_DIRECTORIES: Final = 1 << 12
 """So many directories are remembered for each caller: 100 MB, should all ask everywhere."""
@@ -101,6 +102,16 @@ class Sight:
         if not relative:
             return self.decide(_DESCRIBE, HERE).allowed
         return self.within(relative[:-1]).child(relative[-1], is_topic=is_topic).allowed
+
+    def shows(self, relative: Segments, kind: Kind) -> bool:
+        """Whether an entry may be shown to the caller: it may describe it, or ALTER it, and so
+        remove what hides it.
+        """
+        is_topic = kind is Kind.TOPIC and bool(relative)
+        return (
+            self.sees(relative, is_topic=is_topic)
+            or self.decide(_ALTER, Place(relative, is_topic)).allowed
+        )
 
     def sees_all_in(self, relative: Segments) -> bool:
         """Whether all at any depth in a directory may be described."""

@@ -6,7 +6,6 @@ the grants that are about the caller, not by what there is.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kdir.v1 import entry_pb2
@@ -16,11 +15,10 @@ from directory.namespace.quotas import Amount, Quota, counts_of, system_director
 
 if TYPE_CHECKING:
     from directory.api.caller_view import Sight
-    from directory.namespace.command import Plan
     from directory.namespace.inheriting import Shown
     from directory.namespace.snapshot import Node, Snapshot
 
-__all__ = ["Seen", "as_shown", "fill_seen", "seen_below", "seen_in", "seen_use", "shown_topics"]
+__all__ = ["Seen", "fill_seen", "seen_below", "seen_in", "seen_use", "shown_topics"]
 
 
 class Seen(NamedTuple):
@@ -81,25 +79,6 @@ def seen_below(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
 def _all_below(snapshot: Snapshot, node: Node) -> Seen:
     counts = snapshot.counts(node.entry_id)
     return Seen(counts.topics, counts.directories, snapshot.partitions(node.entry_id))
-
-
-def as_shown(sight: Sight, planned: Plan) -> Plan:
-    """A plan with the numbers of what the caller sees."""
-    entry, path = planned.entry, planned.path
-    if not isinstance(entry, Directory) or path is None:
-        return planned
-    relative = path.segments[len(sight.access.mount) :]
-    node = sight.snapshot.node(entry.entry_id)
-    is_counted = planned.topic_count or planned.directory_count
-    if node is None or not is_counted or sight.sees_all_in(relative):
-        return planned
-    seen = seen_below(sight, relative, node)
-    return replace(
-        planned,
-        topic_count=seen.topics,
-        directory_count=seen.containers + 1 if planned.directory_count else 0,
-        kafka_topics_deleted=planned.kafka_topics_deleted and seen.topics > 0,
-    )
 
 
 def seen_use(sight: Sight, quota: Quota) -> int:

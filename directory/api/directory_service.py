@@ -323,8 +323,6 @@ class DirectoryService(Service):
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if request.validate_only:
             fill_plan(self._hosting, cluster, command, written, call, response.plan)
-            entries = response.plan.entries  # as far as the caller may know
-            response.topic_count, response.directory_count = entries.topics, entries.directories
         return response
 
     def move_entry(
@@ -408,7 +406,7 @@ class DirectoryService(Service):
             ),
             validate_only=request.validate_only,
             authorize=authorize,
-            as_shown=self._hosting.as_shown(cluster, call),
+            as_shown=self._hosting.as_shown(cluster, command, call),
         )
 
 

@@ -70,7 +70,8 @@ def fill_plan(
     call: Call,
     out: access_pb2.ChangePlan,
 ) -> None:
-    """Tells what a command would do that was only planned.
+    """Tells what a command would do that was only planned; nothing to who may not describe the
+    entry.
 
     Raises:
         NotReady, DeadlineExceeded, Cancelled
@@ -114,6 +115,8 @@ class _Telling:
 
     def fill(self, out: access_pb2.ChangePlan) -> None:
         """Tells it; of what goes only what goes with it."""
+        if not self._sight.shows(self._here, self._was.entry.kind):
+            return
         self._entries(out)
         if self._now is None:
             self._kafka_topics(out)

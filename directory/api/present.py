@@ -14,15 +14,17 @@ from directory.access.authorizer import Access
 from directory.access.grant import Operation
 from directory.access.grant_tree import Place
 from directory.api.caller_view import Sight
+from directory.api.counting import seen_below
 from directory.namespace.command import (
     AddGrants,
     Command,
     DeleteEntry,
     MoveEntry,
+    Plan,
     RemoveGrants,
     UpdateEntry,
 )
-from directory.namespace.entry import Kind, Mount, Topic
+from directory.namespace.entry import Directory, Kind, Mount, Topic
 from directory.namespace.traversal import follow, standing
 from resolver.errors import (
     AboveCeiling,
@@ -46,6 +48,7 @@ from resolver.path import Path
 __all__ = [
     "STOPPED",
     "as_if_absent",
+    "as_shown",
     "is_known",
     "kind_asked",
     "kind_there",
@@ -108,6 +111,29 @@ def may_ask_about(sight: Sight, path: Path, kind: Kind | None) -> bool:
     except KdirError:
         return is_known(sight, path)
     return sight.sees(path.below(mount), is_topic=isinstance(found.entry, Topic))
+
+
+def as_shown(sight: Sight, command: Command, planned: Plan) -> Plan:
+    """A plan as the caller is shown it: with the numbers of what it sees, and of an update without
+    the entry that it may not describe.
+    """
+    entry, path = planned.entry, planned.path
+    if entry is None or path is None:
+        return planned
+    relative = path.segments[len(sight.access.mount) :]
+    if isinstance(command, UpdateEntry) and not sight.shows(relative, entry.kind):
+        planned = replace(planned, entry=None)
+    node = sight.snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
+    is_counted = planned.topic_count or planned.directory_count
+    if node is None or not is_counted or sight.sees_all_in(relative):
+        return planned
+    seen = seen_below(sight, relative, node)
+    return replace(
+        planned,
+        topic_count=seen.topics,
+        directory_count=seen.containers + 1 if planned.directory_count else 0,
+        kafka_topics_deleted=planned.kafka_topics_deleted and seen.topics > 0,
+    )
 
 
 def as_if_absent(

@@ -217,8 +217,8 @@ class Writer:
         since planning anew would not help. ``authorize`` is asked before each try, on the snapshot
         that it is planned on; it raises, or answers the guards under which the right holds still.
         So are ``deletes_in_kafka`` and ``creates_in_kafka``: whether the topic would go or come in
-        Kafka too. ``as_shown`` returns the plan with the numbers that the caller is shown; they are
-        kept with the request id, so that a repeated request gets the same.
+        Kafka too. ``as_shown`` returns the plan with the entry and the numbers that the caller is
+        shown; they are kept with the request id, so that a repeated request gets the same.
 
         Raises:
             KdirError: whatever planning says of the command.
