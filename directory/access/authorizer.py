@@ -74,6 +74,21 @@ class Access:
         self._along(walk, place)
         return self.verdict(walk, place)
 
+    def is_granted_at(
+        self, caller: Caller, question: Question, place: Place, *, age_seconds: float = 0.0
+    ) -> bool:
+        """True if the caller may do it on the entry at a place, and a grant of the entry itself
+        allows it, whatever grants further up allow as well.
+        """
+        branch = self.loaded().branch(place)
+        if (
+            branch is None
+            or not self.decide(caller, question, place, age_seconds=age_seconds).allowed
+        ):
+            return False
+        own = (branch.rules.by_key.get(key) for key in caller.keys)
+        return any(one is not None and one.find(Permission.ALLOW, question) for one in own)
+
     def within(
         self,
         caller: Caller,

@@ -15,14 +15,13 @@ from directory.access.grant_tree import Place
 from directory.access.principals import ANONYMOUS, Caller
 from directory.api.authorizing import authorizing, meant, veiling
 from directory.api.cluster_router import Hosting
-from directory.api.counting import seen_below
 from directory.api.dry_run import fill_plan
 from directory.api.present import as_if_absent, kind_asked, may_ask_about
 from directory.api.resolve_answers import kind_of
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.namespace.command import AddGrants, RemoveGrants
-from directory.namespace.entry import Directory, Kind
+from directory.namespace.entry import Kind
 from directory.namespace.traversal import standing
 from directory.server.cluster import Cluster
 from directory.store.writer import Written
@@ -111,6 +110,7 @@ class AccessService(Service):
                     timeout_seconds=call.seconds_left(),
                     validate_only=request.validate_only,
                     authorize=authorizing(guarding, cluster, command, call),
+                    as_shown=hosting.as_shown(cluster, command, call),
                 )
             return cluster, command, written
 
@@ -118,25 +118,10 @@ class AccessService(Service):
         cluster, command, written = hosting.decide(picked, request.token, call, attempt)
         response.token = cluster.token_at(written.revision)
         response.grants.extend(map(grant_to_proto, written.plan.grants))
-        response.topic_count = self._topics_seen(cluster, command.path, written, call)
+        response.topic_count = written.plan.topic_count
         if request.validate_only:
             fill_plan(self._hosting, cluster, command, written, call, response.plan)
         return map(grant_to_proto, written.plan.grants_changed)
-
-    def _topics_seen(self, cluster: Cluster, path: Path, written: Written, call: Call) -> int:
-        """How many topics the grants are about, as far as the caller may know."""
-        snapshot = written.snapshot or cluster.replica.snapshot
-        sight = self._hosting.sight(cluster, snapshot, call)
-        relative = path.segments[len(sight.access.mount) :]
-        directory_id = snapshot.find_directory(relative)
-        node = None if directory_id is None else snapshot.node(directory_id)
-        entry = written.plan.entry
-        if sight.sees_all_in(relative) or (entry is not None and not isinstance(entry, Directory)):
-            return written.plan.topic_count
-        if node is None or not isinstance(entry, Directory):
-            # An answer of before, for who may not see any more what it was about.
-            return 0
-        return seen_below(sight, relative, node).topics
 
     def list_grants(
         self, request: access_pb2.ListGrantsRequest, call: Call
@@ -176,14 +161,19 @@ class AccessService(Service):
         of_others = caller.principal != (call.principal or ANONYMOUS)
         if of_others and not may_ask_about(sight, path, kind_of(request.kind)):
             raise sight.absent(path)
-        kind = kind_asked(sight, path, kind_of(request.kind))
+        access = self._hosting.guarding.access(cluster, snapshot)
+
+        def is_granted_at(place: Place) -> bool:
+            of_itself = not of_others
+            return of_itself and access.is_granted_at(caller, question, place, age_seconds=age)
+
+        kind = kind_asked(sight, path, kind_of(request.kind), is_granted_at)
         relative = path.below(sight.access.mount)
         is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceKind.TOPIC
         place = Place(relative, is_topic)
-        access = self._hosting.guarding.access(cluster, snapshot)
         shown = True
         if not of_others and not sight.sees_all:
-            access = as_if_absent(sight, access, path, is_topic=is_topic)
+            access = as_if_absent(sight, access, place, is_granted_at)
             shown = access.decide(sight.caller, _DESCRIBE, place, age_seconds=age).allowed
         explained = explain(access, caller, question, place, age_seconds=age)
         decision = explained.decision

@@ -18,7 +18,9 @@ from directory.api.present import STOPPED
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.federation import facts
+from directory.federation.link_records import BELOW, is_path
 from directory.namespace.entry import Kind
+from directory.namespace.keys import CHILD, MOUNT_ROW
 from directory.server import logs
 from directory.server.cluster import Cluster
 from directory.server.health import is_told
@@ -29,6 +31,7 @@ from resolver.errors import InvalidArgument
 from resolver.path import Path
 
 if TYPE_CHECKING:
+    from directory.api.caller_view import Sight
     from directory.kafka.operator_requests import Adopting
     from directory.kafka.reconciler import Reconciler
 
@@ -98,10 +101,12 @@ class AdminService(Service):
                 for one in progress_of(snapshot, cluster.reaper.trouble)
                 if sight.sees_path(Path.parse(one.path), Kind.DIRECTORY)
             )
-            of_entries = dict(snapshot.quarantined)
-            others = {**dict(facts.unreadable(snapshot)), **dict(unreadable(snapshot))}
-            named = {**of_entries, **others} if shows_all else others
-            response.quarantined_count = len({**of_entries, **others})
+            named = {**dict(facts.unreadable(snapshot)), **dict(unreadable(snapshot))}
+            if shows_all:
+                named = {**dict(snapshot.quarantined), **named}
+            else:
+                named = {key: why for key, why in named.items() if _is_shown(cluster, sight, key)}
+            response.quarantined_count = len(named)
             response.quarantined.extend(
                 f"{key!r}: {why}" for key, why in itertools.islice(named.items(), _SHOWN)
             )
@@ -242,6 +247,21 @@ class AdminService(Service):
         if done.revision is not None:
             response.token = cluster.token_at(done.revision)
         return response
+
+
+def _is_shown(cluster: Cluster, sight: Sight, key: bytes) -> bool:
+    """True if a record of the link is of no mount, or of one that the caller may know of."""
+    mounts: list[Path] = []
+    if key.startswith(MOUNT_ROW):
+        text = key.removeprefix(MOUNT_ROW).decode(errors="replace")
+        mounts = [Path.parse(text)] if is_path(text) else []
+    elif key.startswith((CHILD, BELOW)):
+        cluster_id = key.rpartition(b"/")[2].decode(errors="replace")
+        own = cluster.federation.view().own
+        mounts = [mount for mount, one in own.items() if one.row.cluster_id == cluster_id]
+    else:
+        return True
+    return bool(mounts) and all(map(sight.may_refer, mounts))
 
 
 def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:

@@ -114,15 +114,16 @@ def authorizing(
     """
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
+        acting = guarding.acting(cluster, snapshot, call)
         try:
-            _check(cluster, guarding.acting(cluster, snapshot, call), command)
+            _check(cluster, acting, command)
         except Absent:
             # Planning says so, too; what is gone is hidden from nobody who is shown everything, and
             # a request that is asked again is answered to them as before.
             if not guarding.sight(cluster, snapshot, call).sees_all:
                 raise
         if isinstance(command, AddGrants):
-            refuse_unenforced(cluster, command.path)
+            refuse_unenforced(cluster, acting, command.path)
         return _inherited_guards(cluster, snapshot)
 
     return authorize
@@ -192,14 +193,17 @@ def authorizing_on(
     kind: Kind,
     call: Call,
 ) -> Callable[[Snapshot], tuple[Guard, ...]]:
-    """The same, of what no command says: whether the caller may do something on the entry of this
-    kind at a path, and, of a directory, on all below it that has grants of its own.
+    """The same, of arming: whether the caller may do something on the entry of this kind at a path,
+    and, of a directory, on all below it that has grants of its own; and whether it may describe all
+    of that, which arming names and changes.
     """
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
         sight = guarding.acting(cluster, snapshot, call)
         check_owned(cluster, sight.access.mount, path)
-        _require_whole(sight, operation, path, kind_there(sight, path, kind))
+        kind_found = kind_there(sight, path, kind)
+        _require_whole(sight, operation, path, kind_found)
+        sight.require_view(path, kind_found)
         return _inherited_guards(cluster, snapshot)
 
     return authorize

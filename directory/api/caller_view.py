@@ -46,6 +46,8 @@ __all__ = ["Sight"]
 
 _audit = logging.getLogger("kdir.audit")
 _DESCRIBE: Final = Question.of(Operation.DESCRIBE)
+_ALTER: Final = Question.of(Operation.ALTER)
+_ANY_OPERATION: Final = tuple(Question.of(one) for one in Operation if one is not Operation.ALL)
 _MOST_DIRECTORIES: Final = 1 << 12
 """So many directories are remembered for each caller: 100 MB, should all ask everywhere."""
 _MOST_PLAIN: Final = 1 << 14
@@ -100,6 +102,16 @@ class Sight:
         if not relative:
             return self.decide(_DESCRIBE, HERE).allowed
         return self.within(relative[:-1]).child(relative[-1], is_topic=is_topic).allowed
+
+    def shows(self, relative: Segments, kind: Kind) -> bool:
+        """Whether an entry may be shown to the caller: it may describe it, or ALTER it, and so
+        remove what hides it.
+        """
+        is_topic = kind is Kind.TOPIC and bool(relative)
+        return (
+            self.sees(relative, is_topic=is_topic)
+            or self.decide(_ALTER, Place(relative, is_topic)).allowed
+        )
 
     def sees_all_in(self, relative: Segments) -> bool:
         """Whether all at any depth in a directory may be described."""
@@ -310,20 +322,31 @@ class Sight:
         knows of the entry, and who may ALTER it could remove what hides it.
 
         Raises:
-            PermissionDenied: it may not, though it may describe it.
-            Absent: it may not even do that.
+            PermissionDenied: it may not, though it knows of the entry; or it may by a grant further
+                up only, and lacks DESCRIBE.
+            Absent: it does not even know of the entry.
         """
         relative = path.below(self._mount)
         place = Place(relative, kind is Kind.TOPIC and bool(relative))
         question = Question.of(operation, resource)
         decision = self.decide(question, place)
         self._told(question, path, decision)
-        if decision.allowed and (decision.path == path or operation is Operation.ALTER):
+        if decision.allowed and (
+            operation is Operation.ALTER or self._is_granted_at(question, place)
+        ):
             return
         if resource is ResourceKind.TOPIC and not self.sees(relative, is_topic=place.is_topic):
-            raise self.absent(path)
+            if not any(self._is_granted_at(one, place) for one in _ANY_OPERATION):
+                raise self.absent(path)
+            if decision.allowed:
+                raise self.denied(Operation.DESCRIBE, path, self.decide(_DESCRIBE, place))
         if not decision.allowed:
             raise self.denied(operation, path, decision, resource)
+
+    def _is_granted_at(self, question: Question, place: Place) -> bool:
+        return self.access.is_granted_at(
+            self.caller, question, place, age_seconds=self._age_seconds
+        )
 
     def require_cluster(self, operation: Operation, purpose: str = "") -> None:
         """That the caller may do something with the cluster as such; ``purpose`` is what for, as
@@ -362,6 +385,20 @@ class Sight:
             operation=operation.name,
             principal=self.caller.principal,
         )
+
+    def require_view(self, path: Path, kind: Kind | None) -> None:
+        """That the caller may describe an entry that it knows of, and all that a directory holds.
+
+        Raises:
+            PermissionDenied
+        """
+        relative = path.below(self._mount)
+        place = Place(relative, kind is Kind.TOPIC and bool(relative))
+        decision = self.decide(_DESCRIBE, place)
+        if not decision.allowed:
+            raise self.denied(Operation.DESCRIBE, path, decision)
+        if kind is Kind.DIRECTORY:
+            self.require_below(Operation.DESCRIBE, path)
 
     def require_below(self, operation: Operation, path: Path) -> None:
         """That the caller may do something on all that a directory holds.

@@ -10,11 +10,13 @@ from kdir.v1 import federation_pb2, resolve_pb2
 
 from directory.api.access_control import Guarding, check_owned
 from directory.api.caller_view import Sight
+from directory.api.present import as_shown
 from directory.api.read_consistency import read_at
 from directory.api.resolve_answers import kind_of
 from directory.api.response_cache import Ready, error_part, with_authority_index
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import CallerSlots
+from directory.namespace.command import Command, Plan
 from directory.namespace.entry import Kind
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
@@ -190,6 +192,14 @@ class Hosting:
             NotReady
         """
         return self.guarding.sight(cluster, snapshot, call, past=past)
+
+    def as_shown(
+        self, cluster: Cluster, command: Command, call: Call
+    ) -> Callable[[Plan, Snapshot], Plan]:
+        """What the writer asks of each plan: the plan as the caller is shown it."""
+        return lambda planned, snapshot: as_shown(
+            self.sight(cluster, snapshot, call), command, planned
+        )
 
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
         """One path: the bytes of the ResolveResponse."""

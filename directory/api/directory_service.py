@@ -12,7 +12,7 @@ from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
 from directory.api import list_entries as listing
 from directory.api.authorizing import authorizing, meant, refuse_lock_out, veiling
 from directory.api.cluster_router import Hosting
-from directory.api.counting import Seen, fill_seen, seen_below
+from directory.api.counting import fill_seen
 from directory.api.dry_run import fill_plan
 from directory.api.entry_details import fill_beside
 from directory.api.managing import forbidden_at, may_change, refuse_removal
@@ -28,10 +28,8 @@ from directory.namespace.command import (
     Observed,
     UpdateEntry,
 )
-from directory.namespace.entry import Directory, Kind, Provision, Topic
-from directory.namespace.plan_delete import is_deleted_in_kafka
+from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.traversal import standing
 from directory.server.cluster import Cluster
 from directory.store.base import Guard
 from directory.store.writer import Written
@@ -43,7 +41,6 @@ from resolver.errors import (
     Absent,
     InvalidArgument,
     KafkaRefused,
-    KdirError,
     NotAuthoritative,
     TokenFromFuture,
 )
@@ -299,15 +296,11 @@ class DirectoryService(Service):
             etag=request.etag,
         )
         _check_request_id(request)
-        deletes, seen = False, None
 
         def attempt(cluster: Cluster) -> tuple[DeleteEntry, Written]:
             command = meant(self._hosting.guarding, cluster, asked, call)
 
             def check(snapshot: Snapshot) -> None:
-                nonlocal deletes, seen
-                seen = self._seen_below(cluster, snapshot, path, command.kind, call)
-                deletes = may_change(cluster, snapshot, "delete", path, command.kind)
                 refuse_removal(cluster, snapshot, path, command.kind, recursive=request.recursive)
 
             with veiling(self._hosting.guarding, cluster, command, call):
@@ -320,43 +313,17 @@ class DirectoryService(Service):
             cluster.reconciler.wake()
         response = directory_pb2.DeleteEntryResponse(
             token=cluster.token_at(written.revision),
-            topic_count=written.plan.topic_count if seen is None else seen.topics,
-            directory_count=written.plan.directory_count if seen is None else seen.containers + 1,
+            topic_count=written.plan.topic_count,
+            directory_count=written.plan.directory_count,
+            kafka_topics_deleted=written.plan.kafka_topics_deleted,
         )
-        response.kafka_topics_deleted = deletes and response.topic_count > 0
         removed = written.plan.entry
         if isinstance(removed, Topic):
             response.provision = cast("entry_pb2.Provision", removed.provision.value)
-            response.kafka_topics_deleted = is_deleted_in_kafka(removed, goes_in_kafka=deletes)
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if request.validate_only:
-            fill_plan(
-                self._hosting,
-                cluster,
-                command,
-                written,
-                call,
-                response.plan,
-                deletes_in_kafka=deletes,
-            )
-            entries = response.plan.entries  # as far as the caller may know
-            response.topic_count, response.directory_count = entries.topics, entries.directories
+            fill_plan(self._hosting, cluster, command, written, call, response.plan)
         return response
-
-    def _seen_below(
-        self, cluster: Cluster, snapshot: Snapshot, path: Path, kind: Kind | None, call: Call
-    ) -> Seen | None:
-        """What the caller sees in a directory of which something is hidden from it; None: all."""
-        sight = self._hosting.sight(cluster, snapshot, call)
-        relative = path.segments[len(sight.access.mount) :]
-        if sight.sees_all_in(relative):
-            return None
-        try:
-            entry = standing(snapshot, sight.access.mount, path, kind).entry
-        except KdirError:
-            return None  # planning says why not
-        node = snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
-        return None if node is None else seen_below(sight, relative, node)
 
     def move_entry(
         self, request: directory_pb2.MoveEntryRequest, call: Call
@@ -439,6 +406,7 @@ class DirectoryService(Service):
             ),
             validate_only=request.validate_only,
             authorize=authorize,
+            as_shown=self._hosting.as_shown(cluster, command, call),
         )
 
 

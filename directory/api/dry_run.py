@@ -20,6 +20,7 @@ from directory.access.grant_tree import Place
 from directory.access.permission_diff import AccessChange, Side, differences
 from directory.api.authorizing import locks_out
 from directory.api.counting import seen_below, shown_topics
+from directory.api.managing import may_change
 from directory.api.plan_messages import call_to_proto
 from directory.federation import facts
 from directory.kafka.applying import foreseen
@@ -68,17 +69,15 @@ def fill_plan(
     written: Written,
     call: Call,
     out: access_pb2.ChangePlan,
-    *,
-    deletes_in_kafka: bool = False,
 ) -> None:
-    """Tells what a command would do that was only planned.
+    """Tells what a command would do that was only planned; nothing to who may not describe the
+    entry.
 
     Raises:
         NotReady, DeadlineExceeded, Cancelled
     """
     assert written.snapshot is not None  # noqa: S101 - it was only planned
-    telling = _Telling(hosting, cluster, command, written, written.snapshot, call)
-    telling.fill(out, deletes_in_kafka=deletes_in_kafka)
+    _Telling(hosting, cluster, command, written, written.snapshot, call).fill(out)
 
 
 class _Telling:
@@ -114,11 +113,13 @@ class _Telling:
         path = command.new_path if isinstance(command, MoveEntry) else command.path
         return standing(self._after, self._mount, path, self._was.entry.kind)
 
-    def fill(self, out: access_pb2.ChangePlan, *, deletes_in_kafka: bool) -> None:
+    def fill(self, out: access_pb2.ChangePlan) -> None:
         """Tells it; of what goes only what goes with it."""
+        if not self._sight.shows(self._here, self._was.entry.kind):
+            return
         self._entries(out)
         if self._now is None:
-            self._kafka_topics(out, deletes_in_kafka=deletes_in_kafka)
+            self._kafka_topics(out)
         else:
             self._policies(self._now, out)
             self._access(self._now, out)
@@ -156,12 +157,13 @@ class _Telling:
             return None
         return shown_topics(self._sight, self._here)
 
-    def _kafka_topics(self, out: access_pb2.ChangePlan, *, deletes_in_kafka: bool) -> None:
+    def _kafka_topics(self, out: access_pb2.ChangePlan) -> None:
+        path, kind = self._command.path, self._was.entry.kind
         found = change_impact.removed(
             self._before,
             self._was.entry,
             self._budget,
-            goes_in_kafka=deletes_in_kafka,
+            goes_in_kafka=may_change(self._cluster, self._before, "delete", path, kind),
             shown=self._shown,
         )
         out.entries.kafka_deleted, out.entries.kafka_detached = found.deleted, found.detached

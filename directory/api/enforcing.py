@@ -10,6 +10,7 @@ from __future__ import annotations
 from kdir.v1 import federation_pb2
 
 from directory.access.grant_tree import Place
+from directory.api.caller_view import Sight
 from directory.federation import facts
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
@@ -20,21 +21,30 @@ from resolver.path import Path
 __all__ = ["refuse_unenforced", "unenforced"]
 
 
-def refuse_unenforced(cluster: Cluster, path: Path) -> None:
+def refuse_unenforced(cluster: Cluster, sight: Sight, path: Path) -> None:
     """Before a grant comes to the entry at a path.
 
     Raises:
-        LevelNotFinalised: naming the clusters below that would not enforce it.
+        LevelNotFinalised: naming the clusters below that would not enforce it, as far as the caller
+            may know of them.
     """
     lacking = cluster.federation.lacking(path, GRANTS)
-    if lacking:
+    if not lacking:
+        return
+    needs = f"grants on {path} need feature level {GRANTS} in every cluster below"
+    shown = [one for one in lacking if sight.may_refer(Path.parse(one.mount))]
+    if not shown:
         raise LevelNotFinalised(
-            f"grants on {path} need feature level {GRANTS} in every cluster below: "
-            f"{', '.join(map(_told, lacking))}; upgrade it, then kdir features finalize "
-            f"{lacking[0].mount}",
+            f"{needs}, and not every one has it; ask an operator of cluster "
+            f"{cluster.config.cluster}",
             needed=GRANTS,
-            lacking=" ".join(one.mount for one in lacking),
         )
+    raise LevelNotFinalised(
+        f"{needs}: {', '.join(map(_told, shown))}; upgrade it, then kdir features finalize "
+        f"{shown[0].mount}",
+        needed=GRANTS,
+        lacking=" ".join(one.mount for one in shown),
+    )
 
 
 def unenforced(cluster: Cluster, snapshot: Snapshot) -> list[tuple[Path, str]]:

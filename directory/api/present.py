@@ -6,7 +6,7 @@ Refuses to decide what may be described; ``caller_view.py`` does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -14,15 +14,17 @@ from directory.access.authorizer import Access
 from directory.access.grant import Operation
 from directory.access.grant_tree import Place
 from directory.api.caller_view import Sight
+from directory.api.counting import seen_below
 from directory.namespace.command import (
     AddGrants,
     Command,
     DeleteEntry,
     MoveEntry,
+    Plan,
     RemoveGrants,
     UpdateEntry,
 )
-from directory.namespace.entry import Kind, Mount, Topic
+from directory.namespace.entry import Directory, Kind, Mount, Topic
 from directory.namespace.traversal import follow, standing
 from resolver.errors import (
     AboveCeiling,
@@ -46,6 +48,7 @@ from resolver.path import Path
 __all__ = [
     "STOPPED",
     "as_if_absent",
+    "as_shown",
     "is_known",
     "kind_asked",
     "kind_there",
@@ -110,24 +113,58 @@ def may_ask_about(sight: Sight, path: Path, kind: Kind | None) -> bool:
     return sight.sees(path.below(mount), is_topic=isinstance(found.entry, Topic))
 
 
-def as_if_absent(sight: Sight, access: Access, path: Path, *, is_topic: bool) -> Access:
-    """Who may do what at a path as far as the caller may know: where what stands there is hidden
-    from it, that, and what hides it on the way there, grants and closes nothing, as what does not
-    exist.
+def as_shown(sight: Sight, command: Command, planned: Plan) -> Plan:
+    """A plan as the caller is shown it: with the numbers of what it sees, and of an update without
+    the entry that it may not describe.
     """
-    relative = path.below(sight.access.mount)
-    if sight.sees(relative, is_topic=is_topic):
+    entry, path = planned.entry, planned.path
+    if entry is None or path is None:
+        return planned
+    relative = path.segments[len(sight.access.mount) :]
+    if isinstance(command, UpdateEntry) and not sight.shows(relative, entry.kind):
+        planned = replace(planned, entry=None)
+    node = sight.snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
+    is_counted = planned.topic_count or planned.directory_count
+    if node is None or not is_counted or sight.sees_all_in(relative):
+        return planned
+    seen = seen_below(sight, relative, node)
+    return replace(
+        planned,
+        topic_count=seen.topics,
+        directory_count=seen.containers + 1 if planned.directory_count else 0,
+        kafka_topics_deleted=planned.kafka_topics_deleted and seen.topics > 0,
+    )
+
+
+def as_if_absent(
+    sight: Sight, access: Access, place: Place, is_granted_at: Callable[[Place], bool]
+) -> Access:
+    """Who may do what at a place as far as the caller may know, who asks for itself: up to the
+    deepest entry that it knows of, all grants and closed directories count; those of hidden entries
+    further down do not, as what does not exist has none.
+
+    It knows of what it may describe, and of what has a grant of its own that allows what it asks
+    about (``is_granted_at``).
+    """
+    hidden: Place | None = None
+    for length in range(len(place.relative), 0, -1):
+        here = Place(place.relative[:length], place.is_topic and length == len(place.relative))
+        if sight.sees(here.relative, is_topic=here.is_topic) or is_granted_at(here):
+            break
+        hidden = here
+    if hidden is None:
         return access
-    for length in range(1, len(relative) + 1):
-        place = Place(relative[:length], is_topic and length == len(relative))
-        if not sight.sees(place.relative, is_topic=place.is_topic):
-            access = replace(access, tree=access.loaded().cut(place)[0])
-    return access
+    return replace(access, tree=access.loaded().cut(hidden)[0])
 
 
-def kind_asked(sight: Sight, path: Path, kind: Kind | None) -> Kind:
+def kind_asked(
+    sight: Sight,
+    path: Path,
+    kind: Kind | None,
+    is_granted_at: Callable[[Place], bool] = lambda _: False,
+) -> Kind:
     """Which kind a question about rights is of; where nothing is that the caller may know of, a
-    topic would be.
+    topic would be. ``is_granted_at``: whether the entry at a place has a grant that allows it.
 
     Raises:
         NotAuthoritative: what lies beyond a mount is another cluster's to say.
@@ -135,8 +172,12 @@ def kind_asked(sight: Sight, path: Path, kind: Kind | None) -> Kind:
     if kind is not None:
         return kind
     meant = meant_kind(sight, path, None)
-    if meant is not None or not is_known(sight, path):
-        return meant or Kind.TOPIC
+    if meant is not None:
+        return meant
+    if not is_known(sight, path):
+        relative = path.below(sight.access.mount)
+        is_topic = bool(relative) and is_granted_at(Place(relative, is_topic=True))
+        return Kind.DIRECTORY if not is_topic and is_granted_at(Place(relative)) else Kind.TOPIC
     try:
         return standing(sight.snapshot, sight.access.mount, path, None).entry.kind
     except NotAuthoritative:

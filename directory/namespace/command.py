@@ -349,6 +349,8 @@ class Plan:
     """For a delete: topics that go."""
     directory_count: int = 0
     """For a delete: directories that go."""
+    kafka_topics_deleted: bool = False
+    """For a delete: topics of Kafka go with the entry."""
     notes: tuple[str, ...] = ()
     """For adoption: one sentence for each topic that was put elsewhere or left out, and why."""
     grants: tuple[Grant, ...] = ()

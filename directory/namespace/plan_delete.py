@@ -112,7 +112,12 @@ def delete_entry(draft: Draft, command: DeleteEntry) -> Plan:
             goes = draft.context.deletes_in_kafka
             let_go(draft, parent.entry_id, found.name, topic, goes_in_kafka=goes)
             draft.gone(parent.entry_id, found.name, topic, found.path)
-            return draft.finish(topic, found.path, topic_count=1)
+            return draft.finish(
+                topic,
+                found.path,
+                topic_count=1,
+                kafka_topics_deleted=is_deleted_in_kafka(topic, goes_in_kafka=goes),
+            )
         case Link() as link:
             draft.delete(parent.entry_id, found.name, link, found.path)
             return draft.finish(link, found.path)
@@ -176,6 +181,7 @@ def _delete_directory(
         found.path,
         topic_count=counts.topics,
         directory_count=counts.directories + 1,
+        kafka_topics_deleted=draft.context.deletes_in_kafka and counts.topics > 0,
     )
 
 

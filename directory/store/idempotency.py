@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from directory.access.grant import Grant, Operation, Permission, ResourceKind
 from directory.namespace.command import Command, Plan
@@ -21,6 +21,9 @@ from directory.namespace.entry import Codec
 from resolver.path import Path
 
 __all__ = ["RequestRecord", "fingerprint_of"]
+
+_COUNTS: Final = "of what the caller was shown"
+_NOT_KNOWN: Final[Mapping[str, int]] = {"topic_count": 0, "directory_count": 0}
 
 
 def fingerprint_of(command: Command) -> str:
@@ -73,6 +76,7 @@ class RequestRecord:
     topic_count: int
     directory_count: int
     notes: tuple[str, ...]
+    kafka_topics_deleted: bool = False
     grants: tuple[Grant, ...] = ()
     grants_changed: tuple[Grant, ...] = ()
 
@@ -87,6 +91,7 @@ class RequestRecord:
             topic_count=plan.topic_count,
             directory_count=plan.directory_count,
             notes=plan.notes,
+            kafka_topics_deleted=plan.kafka_topics_deleted,
             grants=plan.grants,
             grants_changed=plan.grants_changed,
         )
@@ -102,6 +107,7 @@ class RequestRecord:
             topic_count=self.topic_count,
             directory_count=self.directory_count,
             notes=self.notes,
+            kafka_topics_deleted=self.kafka_topics_deleted,
             grants=self.grants,
             grants_changed=self.grants_changed,
         )
@@ -116,6 +122,8 @@ class RequestRecord:
             "topic_count": self.topic_count,
             "directory_count": self.directory_count,
             "notes": self.notes,
+            "counts": _COUNTS,
+            "kafka_topics_deleted": self.kafka_topics_deleted,
         }
         if self.grants or self.grants_changed:
             fields["grants"] = [_grant_words(one) for one in self.grants]
@@ -132,14 +140,17 @@ class RequestRecord:
         try:
             fields = json.loads(value)
             entry = fields["entry"]
+            # Versions before this one counted what was hidden from the caller, too.
+            counts = fields if fields.get("counts") == _COUNTS else _NOT_KNOWN
             return cls(
                 fingerprint=fields["fingerprint"],
                 answered_at_ms=int(fields["answered_at_ms"]),
                 path=fields["path"],
                 entry=None if entry is None else base64.b64decode(entry),
-                topic_count=int(fields["topic_count"]),
-                directory_count=int(fields["directory_count"]),
+                topic_count=int(counts["topic_count"]),
+                directory_count=int(counts["directory_count"]),
                 notes=tuple(fields["notes"]),
+                kafka_topics_deleted=bool(fields.get("kafka_topics_deleted")),
                 # Versions before this one kept no grants.
                 grants=tuple(_grant(words) for words in fields.get("grants", ())),
                 grants_changed=tuple(_grant(words) for words in fields.get("grants_changed", ())),

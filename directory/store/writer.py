@@ -113,6 +113,7 @@ class _Request:
     validate_only: bool = field(kw_only=True)
     deletes_in_kafka: Callable[[Snapshot], bool] = field(kw_only=True)
     creates_in_kafka: Callable[[Snapshot], bool] = field(kw_only=True)
+    as_shown: Callable[[Plan, Snapshot], Plan] = field(kw_only=True)
 
     @property
     def key(self) -> bytes:
@@ -207,6 +208,7 @@ class Writer:
         extra_writes: Sequence[Write] = (),
         validate_only: bool = False,
         authorize: Callable[[Snapshot], Sequence[Guard]] = lambda _: (),
+        as_shown: Callable[[Plan, Snapshot], Plan] = lambda planned, _: planned,
     ) -> Written:
         """Carries out a command, or only says what it would do (``validate_only``).
 
@@ -215,7 +217,8 @@ class Writer:
         since planning anew would not help. ``authorize`` is asked before each try, on the snapshot
         that it is planned on; it raises, or answers the guards under which the right holds still.
         So are ``deletes_in_kafka`` and ``creates_in_kafka``: whether the topic would go or come in
-        Kafka too.
+        Kafka too. ``as_shown`` returns the plan with the entry and the numbers that the caller is
+        shown; they are kept with the request id, so that a repeated request gets the same.
 
         Raises:
             KdirError: whatever planning says of the command.
@@ -240,6 +243,7 @@ class Writer:
             validate_only=validate_only,
             deletes_in_kafka=deletes_in_kafka,
             creates_in_kafka=creates_in_kafka,
+            as_shown=as_shown,
         )
         final = (*_NOT_OF_THE_TREE, LostRace)
         return self._decide(lambda: self._until_done(request), request.deadline, final)
@@ -370,6 +374,7 @@ class Writer:
             rights = tuple(request.authorize(snapshot))
             may = True
             planned = plan(snapshot, self._mount(snapshot), request.command, context)
+            planned = request.as_shown(planned, snapshot)
         except KdirError as error:
             # What is in the way may be the effect of this very request's first try.
             if not request.validate_only and (known := self._answered(request)):

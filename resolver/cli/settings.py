@@ -66,6 +66,8 @@ def _update(
     answer: directory_pb2.UpdateEntryResponse = session.resolver.call(
         where.path, "DirectoryService.UpdateEntry", request, no_follow=bool(of_link)
     )
+    if not answer.HasField("entry"):
+        answer.entry.path = str(where.path)  # all that is shown to who may not describe it
     names = ", ".join(one.shown for one in fields)
     said = f"would {past}" if arguments.flag("plan") else past
     show_entry(session, answer.entry, f"{said} {names} at {answer.entry.path}")

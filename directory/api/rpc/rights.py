@@ -65,8 +65,8 @@ def _command(takes: str) -> Check:
 
 
 _ARMS: Final = Check(
-    takes="ALTER_CONFIGS (acls: ALTER) on the entry of the kind that is meant, and on all below it "
-    "that has grants of its own",
+    takes="ALTER_CONFIGS (acls: ALTER) and DESCRIBE on the entry of the kind that is meant, and on "
+    "all below it that has grants of its own",
     by=_ARMING,
     threads=Threads.WRITES,
 )

@@ -65,6 +65,8 @@ class PolicyServiceServicer:
 
     def PlanArming(self, request, context):
         """The exact Kafka calls that arming an aspect below a directory would make, and the plan's hash.
+        Besides the right to change takes DESCRIBE on the entry and on all below it, as Arm does:
+        otherwise PERMISSION_DENIED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,10 @@ class PolicyServiceStub:
     GetEffectivePolicies: _grpc.UnaryUnaryMultiCallable[_policies_pb2.GetEffectivePoliciesRequest, _policies_pb2.GetEffectivePoliciesResponse]
     """The effective policies of a path: own value or the nearest ancestor's, across mounts."""
     PlanArming: _grpc.UnaryUnaryMultiCallable[_policies_pb2.PlanArmingRequest, _policies_pb2.PlanArmingResponse]
-    """The exact Kafka calls that arming an aspect below a directory would make, and the plan's hash."""
+    """The exact Kafka calls that arming an aspect below a directory would make, and the plan's hash.
+    Besides the right to change takes DESCRIBE on the entry and on all below it, as Arm does:
+    otherwise PERMISSION_DENIED.
+    """
     Arm: _grpc.UnaryUnaryMultiCallable[_policies_pb2.ArmRequest, _policies_pb2.ArmResponse]
     """Makes exactly the calls of a plan that was read first."""
 
@@ -48,7 +51,10 @@ class PolicyServiceAsyncStub(PolicyServiceStub):
     GetEffectivePolicies: _aio.UnaryUnaryMultiCallable[_policies_pb2.GetEffectivePoliciesRequest, _policies_pb2.GetEffectivePoliciesResponse]  # type: ignore[assignment]
     """The effective policies of a path: own value or the nearest ancestor's, across mounts."""
     PlanArming: _aio.UnaryUnaryMultiCallable[_policies_pb2.PlanArmingRequest, _policies_pb2.PlanArmingResponse]  # type: ignore[assignment]
-    """The exact Kafka calls that arming an aspect below a directory would make, and the plan's hash."""
+    """The exact Kafka calls that arming an aspect below a directory would make, and the plan's hash.
+    Besides the right to change takes DESCRIBE on the entry and on all below it, as Arm does:
+    otherwise PERMISSION_DENIED.
+    """
     Arm: _aio.UnaryUnaryMultiCallable[_policies_pb2.ArmRequest, _policies_pb2.ArmResponse]  # type: ignore[assignment]
     """Makes exactly the calls of a plan that was read first."""
 
@@ -69,7 +75,10 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policies_pb2.PlanArmingRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policies_pb2.PlanArmingResponse, _abc.Awaitable[_policies_pb2.PlanArmingResponse]]:
-        """The exact Kafka calls that arming an aspect below a directory would make, and the plan's hash."""
+        """The exact Kafka calls that arming an aspect below a directory would make, and the plan's hash.
+        Besides the right to change takes DESCRIBE on the entry and on all below it, as Arm does:
+        otherwise PERMISSION_DENIED.
+        """
 
     @_abc_1.abstractmethod
     def Arm(

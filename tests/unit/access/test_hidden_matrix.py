@@ -265,7 +265,7 @@ def hide(la: House) -> dict[str, str]:
         kind = {"hidt": 2, "hidl": 3, "hidm": 4}.get(name, 1)
         got = directory_pb2.GetEntryRequest(path=path, kind=kind)  # type: ignore[arg-type]
         etags[name] = la.ask(ADMIN, "GetEntry", got).entry.etag
-        denied = grants("denied", "-all")
+        denied = [*grants("denied", "-all"), *grants("blind", "-all")]
         if name == "hidm":
             # Whom no grant denies a mount is sent on to its cluster, which decides (decision 0032).
             denied += grants("User:*", "-describe")
@@ -277,14 +277,15 @@ def hide(la: House) -> dict[str, str]:
     move = directory_pb2.MoveEntryRequest(path="/la/p/hidv", new_path="/la/elsewhere/hidv")
     la.ask(ADMIN, "MoveEntry", move)
     la.grant("denied", "all", "/la/p")
+    la.grant("blind", "create,alter-configs,describe-configs", "/la/p")
     return etags
 
 
-CALLERS: Final = ("", "mallory", "sibling", "creator", "denied", "expired")
-"""Anonymous; without rights; with rights beside it, on the directory only, on all but it; with an
-inherited allow that ended.
+CALLERS: Final = ("", "mallory", "sibling", "creator", "denied", "blind", "expired")
+"""Anonymous; without rights; with rights beside it, on the directory only, on all but it; the same
+but without DESCRIBE; with an inherited allow that ended.
 """
-MAKERS: Final = ("creator", "denied")
+MAKERS: Final = ("creator", "denied", "blind")
 """Of whom CREATE is allowed on the directory."""
 
 

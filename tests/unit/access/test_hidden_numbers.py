@@ -11,17 +11,25 @@ from typing import Any
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
-from kdir.v1 import access_pb2, admin_pb2, directory_pb2, entry_pb2, policies_pb2
+from kdir.v1 import (
+    access_pb2,
+    admin_pb2,
+    directory_pb2,
+    entry_pb2,
+    federation_pb2,
+    policies_pb2,
+)
 
 from directory.api import admin_service
+from directory.federation.link_records import BELOW
 from directory.kafka.drift import Drift
 from directory.namespace.entry import Directory, Kind, Provision
-from directory.namespace.keys import entry_key
+from directory.namespace.keys import LEVEL, MOUNT_ROW, child_key, entry_key
 from directory.store.base import Put
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import PermissionDenied, QuotaExceeded, VanishGuard
+from resolver.errors import LevelNotFinalised, PermissionDenied, QuotaExceeded, VanishGuard
 from resolver.path import Path as EntryPath
-from tests.unit.access.conftest import ADMIN, House, topic
+from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 Make = Callable[..., House]
 CLUSTER = access_pb2.RESOURCE_KIND_CLUSTER
@@ -146,12 +154,58 @@ def test_status_names_no_record_that_is_hidden(la: House) -> None:
     assert parent is not None
     la.put(Put(entry_key(parent, Kind.TOPIC, "spoiled"), b"\xff\xff"))
     seen = status(la, "bob")
-    assert seen.quarantined_count == 1
-    assert list(seen.quarantined) == []
+    assert (seen.quarantined_count, list(seen.quarantined)) == (0, [])
     (named,) = status(la, ADMIN).quarantined
     assert "spoiled" in named
     la.grant("bob", "alter", "/la", kind=CLUSTER)  # may back it up
     assert len(status(la, "bob").quarantined) == 1
+
+
+def mount(la: House, path: str, cluster_id: str) -> None:
+    entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=cluster_id))
+    la.ask(ADMIN, "CreateEntry", directory_pb2.CreateEntryRequest(path=path, entry=entry))
+
+
+def test_status_names_no_record_of_a_mount_that_is_hidden(la: House) -> None:
+    for path, cluster_id in (("/la/p/hidm", "kc-hidm"), ("/la/p/m", "kc-seen")):
+        mount(la, path, cluster_id)
+        la.put(Put(child_key(cluster_id), b"\xff"), Put(BELOW + cluster_id.encode(), b"\xff"))
+        la.put(Put(MOUNT_ROW + path.encode(), b"\xff"))
+    la.put(Put(child_key("kc-hid-stranger"), b"\xff"))
+    la.grant("bob", "-describe", "/la/p/hidm")
+    la.put(Put(LEVEL, b"\xff"))
+    seen = status(la, "bob")
+    assert seen.quarantined_count == len(seen.quarantined) == 4
+    assert "hid" not in "".join(seen.quarantined)
+    every = status(la, ADMIN)
+    assert every.quarantined_count == len(every.quarantined) == 8
+
+
+def test_grants_that_a_cluster_below_would_not_enforce_name_only_mounts_that_are_seen(
+    la: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        federation_pb2.MountRow(mount=f"/la/p/{name}", cluster=name, feature_level=1)
+        for name in ("hidm", "m")
+    ]
+    below: list[federation_pb2.MountRow] = []
+    monkeypatch.setattr(la.cluster.federation, "lacking", lambda *_: below)
+    for name in ("hidm", "m"):
+        mount(la, f"/la/p/{name}", f"kc-{name}")
+    la.grant("bob", "-describe", "/la/p/hidm")
+    la.grant("bob", "alter", "/la/p")
+    request = access_pb2.AddGrantsRequest(path="/la/p", grants=grants("eve", "read"))
+    below[:] = rows
+    refused = la.refusal("bob", "AddGrants", request)
+    assert isinstance(refused, LevelNotFinalised)
+    assert "m (cluster m) has 1" in refused.message
+    assert refused.metadata["lacking"] == "/la/p/m"
+    assert "hidm" not in refused.message
+    assert la.refusal(ADMIN, "AddGrants", request).metadata["lacking"] == "/la/p/hidm /la/p/m"
+    below[:] = rows[:1]
+    refused = la.refusal("bob", "AddGrants", request)
+    assert isinstance(refused, LevelNotFinalised)
+    assert "hidm" not in f"{refused.message} {refused.metadata}"
 
 
 def test_drift_of_what_is_hidden_is_not_listed(la: House, monkeypatch: pytest.MonkeyPatch) -> None:

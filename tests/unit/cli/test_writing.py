@@ -85,6 +85,11 @@ def kdir() -> Iterator[Kdir]:
         yield kdir
 
 
+def test_set_names_the_path_where_no_entry_is_shown(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.UpdateEntry"] = lambda _: directory_pb2.UpdateEntryResponse()
+    assert "at /orders" in kdir("set", "/orders", "retention.ms=7d").err
+
+
 # -- mkdir, create, ln, mount --------------------------------------------------------------------
 
 
