@@ -157,6 +157,7 @@ def test_a_parent_that_sends_anything_costs_a_child_its_link_and_nothing_else(
         assert child.status().version
 
 
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("part", range(4))
 def test_a_directory_that_answers_anything_gets_a_client_a_location_or_a_typed_error(
     part: int, request: pytest.FixtureRequest
