@@ -241,7 +241,11 @@ def grown(chance: random.Random, mode: Mode, *, closing: bool = True) -> Tree:
     for names in ("aa", "ba"):
         tree.do(CreateDirectory(path=Path(("m", *names)), make_parents=True))
         tree.do(CreateTopic(path=Path(("m", *names, "b"))))
-    for _ in range(chance.randint(5, 25)):
+    allow, deny = grant("User:a"), grant("User:a", Permission.DENY)
+    begin = {"": allow, "b": deny} if chance.random() < 0.5 else {"a": allow, "aa": allow}
+    for names, one in begin.items():
+        tree.do(AddGrants(path=Path(("m", *names)), grants=(one,), kind=Kind.DIRECTORY))
+    for _ in range(chance.randint(5, 20)):
         tree.do(some_step(chance, tree, closing=closing))
     return tree
 
@@ -253,7 +257,7 @@ def some_case(seed: int) -> tuple[random.Random, Tree, Caller, Path]:
     chance = random.Random(seed)
     tree = grown(chance, chance.choice((Mode.ENFORCE, Mode.ENFORCE, Mode.OPEN)))
     watched = MOUNT if chance.random() < 0.6 else some_path(chance)
-    return chance, tree, Caller(chance.choice(("User:a", "User:b"))), watched
+    return chance, tree, Caller(chance.choice(("User:a", "User:a", "User:b"))), watched
 
 
 def test_what_a_watcher_keeps_is_what_a_listing_shows() -> None:

@@ -291,3 +291,14 @@ def test_a_removed_directory_of_which_only_the_inside_is_seen_ends_a_watch(house
     delete(la, "/la/p", recursive=True)
     with pytest.raises(Resync):
         watched(la, "bob", before)
+
+
+def test_a_directory_that_is_hidden_and_its_inside_is_not_ends_a_watch(house: Make) -> None:
+    la = house()
+    la.mkdir("/la/p/x")
+    la.grant("bob", "describe", "/la/p")
+    la.grant("bob", "describe", "/la/p/x")
+    before = token(la)
+    la.revoke("bob", "describe", "/la/p")
+    with pytest.raises(Resync):
+        watched(la, "bob", before)
