@@ -40,7 +40,7 @@ from directory.store.replica import Applied, Replica
 from directory.wire.entry_codec import change_to_proto
 from resolver.errors import KdirError, Resync
 from resolver.path import Path
-from tests.trees import Cluster
+from tests.support.trees import Cluster
 
 MOUNT = Path(("m",))
 DESCRIBE = Question.of(Operation.DESCRIBE)
