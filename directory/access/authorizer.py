@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from directory.access.authorize_any import Free, anywhere_below
-from directory.access.branch import Branch
+from directory.access.branch import NO_BRANCH, Branch
 from directory.access.compiled_grants import Question, Rules
 from directory.access.decision import SUPER_USER, Decision, Mode, Reason
 from directory.access.grant import IMPLIED_BY, Grant, Operation, Permission, ResourceKind
@@ -344,6 +344,17 @@ class Within:
         fan = self._branch.fan
         return fan.size > 0 and (fan.get(name) or fan.get(f"{name}/")) is not None
 
+    def is_same_as(self, other: Within) -> bool:
+        """True if the answers here, and of all that has answers of its own below, are the same as
+        in another directory of the same names, or in this one by other grants. It costs by the
+        entries whose grants are about the caller, and nothing where both share the grants below.
+        """
+        if self._walk is None or other._walk is None:
+            return self._walk is other._walk
+        mine = (self._access, self._walk, self._branch or NO_BRANCH, self._place)
+        yours = (other._access, other._walk, other._branch or NO_BRANCH, other._place)
+        return _are_same(mine, yours)
+
     def child(self, name: str, *, is_topic: bool) -> Decision:
         """For one entry in the directory."""
         walk, branch = self._walk, self._branch
@@ -359,3 +370,34 @@ class Within:
         further = self._walk.fork()
         self._access.enter(further, below, len(place.relative))
         return self._access.verdict(further, place)
+
+
+_Reached = tuple[Access, Walk, Branch, Place]
+"""How far a question has come in one tree of grants."""
+
+
+def _are_same(one: _Reached, other: _Reached) -> bool:
+    (mine, my_walk, my_branch, at), (yours, your_walk, your_branch, your_at) = one, other
+    if mine.verdict(my_walk, at).allowed != yours.verdict(your_walk, your_at).allowed:
+        return False
+    if my_walk.deny is not None and your_walk.deny is not None:
+        return True  # nothing below changes that
+    fan, your_fan = my_branch.fan, your_branch.fan
+    if fan is your_fan and my_walk.state == your_walk.state:
+        return True
+    keys = my_walk.caller.keys
+    steps = {step for step, _ in (*fan.about(keys), *your_fan.about(keys))}
+    return all(
+        _are_same(_stepped(one, step, fan.get(step)), _stepped(other, step, your_fan.get(step)))
+        for step in steps
+    )
+
+
+def _stepped(reached: _Reached, step: str, branch: Branch | None) -> _Reached:
+    access, walk, _, place = reached
+    at = Place((*place.relative, step.removesuffix("/")), not step.endswith("/"))
+    if branch is None:
+        return access, walk, NO_BRANCH, at
+    further = walk.fork()
+    access.enter(further, branch, len(at.relative))
+    return access, further, branch, at

@@ -325,7 +325,7 @@ class _Walks(NamedTuple):
     @property
     def are_alike(self) -> bool:
         """Whether the same levels below come to the same on both sides."""
-        return _state(self.old) == _state(self.new)
+        return self.old.state == self.new.state
 
 
 class _At(NamedTuple):
@@ -344,17 +344,6 @@ class _At(NamedTuple):
             Place((*self.old_place.relative, name), is_topic),
             Place((*self.new_place.relative, name), is_topic),
         )
-
-
-def _state(walk: Walk) -> tuple[object, ...]:
-    """All of a walk that what lies below depends on."""
-    return (
-        walk.deny is None,
-        walk.allow is None,
-        walk.passing,
-        walk.shut_at is None,
-        walk.blocked,
-    )
 
 
 def _levels(side: Side, age_seconds: float) -> tuple[_Entered, ...]:

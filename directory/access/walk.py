@@ -112,6 +112,18 @@ class Walk:
             setattr(other, name, getattr(self, name))
         return other
 
+    @property
+    def state(self) -> tuple[object, ...]:
+        """All of it that the answers further down depend on."""
+        return (
+            self.deny is None,
+            self.allow is None,
+            self.passing,
+            self.shut_at is None,
+            self.blocked,
+            self.spoken,
+        )
+
     def _allowed(self, grant: Grant | None, at: int, counts: bool) -> None:  # noqa: FBT001 - hot
         if grant is None:
             return

@@ -71,7 +71,7 @@ class Guarding:
         if says_nothing or principal in known.access.super_users:
             return known.everything
         hosts_matter = principal in known.of_hosts or EVERYBODY in known.of_hosts
-        host = call.host if hosts_matter else ""
+        host = call.host if hosts_matter or past else ""  # then it may have mattered
         expired = _has_expired(cluster, known.access)
         key = (principal, host, expired)
         sight = known.sights.get(key)

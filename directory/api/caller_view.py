@@ -3,7 +3,8 @@ is.
 
 What a caller may not describe is not there for it: left out of listings, and absent when asked for
 by name, in the very words in which what does not exist is (A12). What it may describe
-and not do is PERMISSION_DENIED. Longer than most files: seeing, doing and hearing of one caller.
+and not do is PERMISSION_DENIED. Longer than most files: seeing and doing of one caller.
+What it is shown of changes is in ``change_view.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import sys
 from typing import Final
 
-from kdir.v1 import resolve_pb2, watch_pb2
+from kdir.v1 import resolve_pb2
 
 from directory.access.audit import AuditLevel, audit_line
 from directory.access.authorizer import HERE, Access, Within
@@ -35,11 +36,10 @@ from directory.namespace.lookup import (
     Unreadable,
     lookup,
 )
-from directory.namespace.removal_records import DELETED
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.traversal import follow, standing
+from directory.namespace.traversal import follow
 from directory.server.cluster import Cluster
-from resolver.errors import Absent, KdirError, NotReady, PermissionDenied
+from resolver.errors import Absent, NotReady, PermissionDenied
 from resolver.path import Path
 
 __all__ = ["Sight"]
@@ -440,78 +440,30 @@ class Sight:
         )
         _audit.log(line.level, "%s", line)
 
-    # -- changes ---------------------------------------------------------------------------------
+    # -- other rights ----------------------------------------------------------------------------
 
-    def knows_since(self, revision: int) -> bool:
-        """True if it is known what the caller might see at this revision, and at each since."""
-        return self.sees_all or self._cluster.access_history.at(revision) is not None
+    @property
+    def is_expired(self) -> bool:
+        """True if what is inherited was confirmed too long ago to allow anything."""
+        return self._age_seconds > 0.0
 
-    def event(self, event: watch_pb2.ChangeEvent) -> watch_pb2.ChangeEvent | None:
-        """What the caller may see of a change; None: nothing. What moves out of sight is gone, what
-        moves into it is new.
+    def aged(self, *, expired: bool) -> Sight:
+        """The same caller's view, had what is inherited expired, or not."""
+        return Sight(self._cluster, self.snapshot, self.access, self.caller, expired=expired)
 
-        A place is shown to whom might describe it at the revision of the change, as it was right
-        before where the entry leaves it, and may now. Where that is not known, and where it was
-        hidden then, a change is shown only of an entry that still is where the change left it.
+    def by_rights(self, access: Access) -> Sight:
+        """The same caller's view by the rights of another revision."""
+        mine = self.access
+        if (access.tree, access.mount) == (mine.tree, mine.mount) and (
+            access.inherited == mine.inherited
+        ):
+            return self
+        return Sight(self._cluster, self.snapshot, access, self.caller, expired=self.is_expired)
+
+    def sees_same_below(self, path: Path, other: Sight, other_path: Path) -> bool:
+        """True if the caller sees a directory, and all in it, just as another one by other rights:
+        of the same names the same ones.
         """
-        if self.sees_all:
-            return event
-        if f"/{DELETED}/" in event.path:
-            return None  # its removal was shown, by where it was then
-        kind = Kind(event.kind) if event.kind else None
-        gone = not event.HasField("after")
-        now = self.sees_path(Path.parse(event.path), kind) and (
-            self._saw(event.path, kind, event.revision - gone)
-            or (not gone and self._is_there(event))
+        return self.within(path.below(self._mount)).is_same_as(
+            other.within(other_path.below(other.access.mount))
         )
-        if not event.path_before:
-            return event if now else None
-        before = self.sees_path(Path.parse(event.path_before), kind) and self._saw(
-            event.path_before, kind, event.revision - 1
-        )
-        if now and before:
-            return event
-        if not (now or before):
-            return None
-        part = watch_pb2.ChangeEvent()
-        part.CopyFrom(event)
-        part.path_before = ""
-        if now:
-            part.ClearField("before")
-            part.action = watch_pb2.CHANGE_ACTION_INSERT
-            return part
-        for of_its_new_place in ("after", "parent_id", "effective"):
-            part.ClearField(of_its_new_place)
-        part.action = watch_pb2.CHANGE_ACTION_DELETE
-        part.path = event.path_before
-        return part
-
-    def _is_there(self, event: watch_pb2.ChangeEvent) -> bool:
-        """Whether the entry of a change is where the change left it."""
-        path = Path.parse(event.path)
-        try:
-            kind = Kind(event.kind) if event.kind else None
-            found = standing(self.snapshot, self._mount, path, kind)
-        except KdirError:
-            return False
-        return found.entry.entry_id == event.entry_id
-
-    def _saw(self, text: str, kind: Kind | None, revision: int) -> bool:
-        """Whether the caller might describe what stood at a path, at a revision."""
-        then = self._cluster.access_history.at(revision)
-        path = Path.parse(text)
-        if then is None or not then.mount.is_prefix_of(path):
-            return False
-        if then.tree is self.access.tree and then.inherited == self.access.inherited:
-            return self.sees_path(path, kind)
-        relative = path.below(then.mount)
-        kinds = (True, False) if kind is None and relative else (kind is Kind.TOPIC,)
-        try:
-            return any(
-                then.decide(
-                    self.caller, _DESCRIBE, Place(relative, one), age_seconds=self._age_seconds
-                ).allowed
-                for one in kinds
-            )
-        except NotReady:
-            return False  # what was inherited then could not be read

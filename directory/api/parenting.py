@@ -79,7 +79,7 @@ class ParentCalls:
             guards: tuple[KeyIs, ...] = (KeyIs(facts.DETACHED_KEY, known),)
             if spoiled:
                 guards += (KeyIs(facts.INHERITED_KEY, snapshot.fact(facts.INHERITED_KEY)),)
-                writes += (facts.nothing_inherited(snapshot, unix_ms()),)
+                writes += (facts.nothing_inherited(snapshot, unix_ms()), facts.rights_mark())
             cluster.writer.put_facts(writes, guards)
             _log.warning(
                 "audit: %s detached cluster %s from its parent, request %s; what it inherits is %s",

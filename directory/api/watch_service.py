@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from kdir.v1 import watch_pb2
 
 from directory.api.caller_view import Sight
+from directory.api.change_view import ChangeView
 from directory.api.cluster_router import Hosting
 from directory.api.page_tokens import PageToken, page_size
 from directory.api.present import may_come
@@ -40,7 +41,8 @@ class WatchService(Service):
         """Changes at or below a path, one response a revision, checkpoints when idle.
 
         Ends with RESYNC when the changes after the token are no longer held, or who might see them
-        is not known any more, or the watcher lags.
+        is not known any more, or the watcher lags, or it may see more or less than before in a way
+        that no changes express.
         """
         path = Path.parse(request.path)
         cluster, snapshot = self._hosting.read_owned(
@@ -49,11 +51,8 @@ class WatchService(Service):
         position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
         after = position.revision if position is not None else snapshot.revision
         idle_seconds = float(request.checkpoint_seconds or 10)
-        if not self._may_hear(cluster, snapshot, path, call).knows_since(after):
-            raise Resync(
-                f"who might see what at revision {after} is not known here any more: list again, "
-                f"then watch"
-            )
+        sight = self._may_hear(cluster, snapshot, path, call)
+        ChangeView(sight, cluster.access_history, path).refuse_unknown(after)
         subscription = cluster.history.follow(after)
         call.on_end(subscription.close)
         try:
@@ -69,13 +68,17 @@ class WatchService(Service):
                 # say so, and a watcher that resumes there need not resync for changes of nothing.
                 told = cluster.replica.wait_for(0, _FIRST_SECONDS).revision
                 batch = subscription.next(min(idle_seconds, _LOOK_SECONDS))
-                if not batch:
-                    reached = max(reached, told)
                 # Not the snapshot that it began with: a right that is gone ends the stream (N5).
+                before = sight
                 sight = self._may_hear(cluster, cluster.replica.snapshot, path, call)
+                view = ChangeView(sight, cluster.access_history, path)
+                view.refuse_other_age(before)
+                if not batch and told > reached:
+                    view.streamed(reached, told, ())
+                    reached = told
                 for revision, events in batch:
+                    passed = view.streamed(reached, revision, events)
                     reached = revision
-                    passed = list(_heard(events, path, sight))
                     if passed:
                         spoken = time.monotonic()
                         token = self._token(cluster.cluster_id, incarnation, revision)
@@ -116,6 +119,7 @@ class WatchService(Service):
         path = Path.parse(request.path)
         cluster, snapshot = self._hosting.read_owned(path, "", call, or_above=True)
         sight = self._may_hear(cluster, snapshot, path, call)
+        view = ChangeView(sight, cluster.access_history, path)
         size = page_size(request.page_size)
         before = snapshot.revision + 1
         if request.page_token:
@@ -123,7 +127,9 @@ class WatchService(Service):
             if token.incarnation != snapshot.incarnation:
                 raise TokenExpired("page_token: given by an earlier life of the store")
             before = token.revision
-        response = watch_pb2.ListChangesResponse(authority=cluster.authority(snapshot))
+        response = watch_pb2.ListChangesResponse(
+            authority=cluster.authority(snapshot), rights_known_since=view.known_since()
+        )
         events: list[watch_pb2.ChangeEvent] = []
         left = cluster.config.limits.answer_bytes
         while len(events) < size and left > 0:
@@ -136,7 +142,7 @@ class WatchService(Service):
                 if len(events) >= size or left <= 0:
                     break
                 before = revision
-                for event in _heard(reversed(group), path, sight):
+                for event in view.logged(reversed(group)):
                     left -= event.ByteSize()
                     events.append(event)
         response.events.extend(events)
@@ -154,27 +160,3 @@ _FIRST_SECONDS = 5.0
 def call_with_wait(call: Call) -> Call:
     """A stream has no deadline; waiting for its first position has."""
     return Call(time.monotonic() + _FIRST_SECONDS, is_active=call.is_active)
-
-
-def _heard(
-    events: Iterable[watch_pb2.ChangeEvent], path: Path, sight: Sight
-) -> Iterator[watch_pb2.ChangeEvent]:
-    for event in events:
-        if _concerns(event, path) and (seen := sight.event(event)) is not None:
-            yield seen
-
-
-def _concerns(event: watch_pb2.ChangeEvent, path: Path) -> bool:
-    """Whether the change is at or below the path, before or after it, or of a directory above that
-    was moved or removed with everything in it.
-    """
-    for text in (event.path, event.path_before):
-        if not text:
-            continue
-        changed = Path.parse(text)
-        if path.is_prefix_of(changed):
-            return True
-        moved = bool(event.path_before) or not event.HasField("after")
-        if moved and changed.is_prefix_of(path):
-            return True
-    return False

@@ -10,6 +10,7 @@ written anew then. Only of what is inherited nobody knows, then, that it is noth
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -74,6 +75,7 @@ __all__ = [
     "nothing_inherited",
     "parent_config_writes",
     "position_of",
+    "rights_mark",
     "since_of",
     "table_row",
     "table_rows",
@@ -454,7 +456,7 @@ def inherited_writes(
     snapshot: Snapshot, inherited: federation_pb2.Inherited, now_ms: int
 ) -> tuple[Write, ...]:
     """Records what is inherited, with the parent's incarnation and revision, where it is news; to
-    be committed in ``inherited.steps``.
+    be committed in ``inherited.steps``. Where it changes anybody's rights that is marked, too.
 
     Raises:
         InvalidArgument: no parent says such a thing; kept, it could not be read.
@@ -471,7 +473,27 @@ def inherited_writes(
     )
     if same_mount and not is_other(snapshot, inherited):
         return ()
-    return writes_of(snapshot, inherited, now_ms)
+    writes = writes_of(snapshot, inherited, now_ms)
+    if known is None or (known.message.mount, _granted(known.message)) != (
+        inherited.mount,
+        _granted(inherited),
+    ):
+        writes += (rights_mark(),)
+    return writes
+
+
+def rights_mark() -> Write:
+    """Notes that somebody's rights change by what is inherited: as a change of grants does it."""
+    return Put(keys.GRANTS_MARK, b"%016x" % secrets.randbits(64))
+
+
+def _granted(inherited: federation_pb2.Inherited) -> list[federation_pb2.InheritedLevel]:
+    """The levels as far as they decide who may do what."""
+    return [
+        federation_pb2.InheritedLevel(path=one.path, grants=one.grants, closed=one.closed)
+        for one in inherited.levels
+        if one.grants or one.closed
+    ]
 
 
 def is_other(snapshot: Snapshot, inherited: federation_pb2.Inherited) -> bool:

@@ -17,8 +17,9 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/child/<cluster id>                            what a child last told
     f/linked/<cluster id>                           the server that holds this child's link
     f/below/<cluster id>                            the mounts below a child, as it last told
-    f/grants                                        when grants last changed: the change's id. Who
-                                                    authorised on older ones loses the race
+    f/grants                                        when grants last changed, here or among what is
+                                                    inherited: the change's id. Who authorised on
+                                                    older ones loses the race
     f/inherited                                     what ancestors above the mount set
     f/handed/<hash>                                 a part of that, where it is large
     f/detached                                      who detached the cluster from its parent, when

@@ -1,26 +1,30 @@
 """Who might do what at each revision that this server has seen, for changes that are past.
 
 A change is judged by the grants of its own revision: those of today say nothing of an entry that is
-gone, was moved, or was denied or closed meanwhile. Refuses to judge; ``api/caller_view.py`` does.
+gone, was moved, or was denied or closed meanwhile. Refuses to judge; ``api/change_view.py`` does.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from directory.access.authorizer import Access
 from directory.namespace.keys import GRANTS_MARK, INHERITED
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Store, StoreAway
-from directory.store.replica import Applied, Replica
+from directory.store.replica import Applied, Replica, ReplicaState
+from resolver.errors import StoreUnavailable
 
 __all__ = ["AccessHistory"]
 
 _MOST: Final = 1_000
 """Changes of rights that are kept; each shares with its neighbours all that it did not change."""
+_AGAIN_SECONDS: Final = 1.0
+"""A store that did not answer is not asked again for so long, whoever wants to know."""
 
 
 class AccessHistory:
@@ -29,11 +33,20 @@ class AccessHistory:
     """
 
     def __init__(
-        self, replica: Replica, store: Store, access_at: Callable[[Snapshot], Access]
+        self,
+        replica: Replica,
+        store: Store,
+        access_at: Callable[[Snapshot], Access],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._replica: Final = replica
         self._store: Final = store
         self._access_at: Final = access_at
+        self._clock: Final = clock
         self._lock: Final = threading.Lock()
+        self._asking: Final = threading.Lock()
+        self._failed_at = float("-inf")
+        self._failure = ""
         self._revisions: list[int] = []
         """From which on each holds."""
         self._accesses: list[Access] = []
@@ -44,19 +57,43 @@ class AccessHistory:
         replica.subscribe(self._applied)
 
     def at(self, revision: int) -> Access | None:
-        """Who might do what at a revision; None where that is not known any more."""
+        """Returns who might do what at a revision; None where that is not known any more.
+
+        Raises:
+            StoreUnavailable: the store can say whether it is known, and is away.
+        """
         found = self._kept(revision)
         if found is None:
             self._extend()
             found = self._kept(revision)
         return found
 
-    @property
-    def is_constant(self) -> bool:
-        """True if nobody's rights ever changed, in this life of the store."""
+    def known_since(self) -> int:
+        """Returns the revision from which on it is known who might do what.
+
+        Raises:
+            StoreUnavailable
+        """
         self._extend()
         with self._lock:
-            return self._revisions == [0]
+            return self._revisions[0] if self._revisions else 0
+
+    def changed(self, after: int, until: int) -> Sequence[int]:
+        """Returns the revisions after one, up to another, at which rights or the mount changed."""
+        with self._lock:
+            begin = bisect_right(self._revisions, after)
+            return self._revisions[begin : bisect_right(self._revisions, until)]
+
+    @property
+    def is_constant(self) -> bool:
+        """True if nobody's rights ever changed, in this life of the store, as far as is known."""
+        with self._lock:
+            if len(self._revisions) > 1:
+                return False
+        try:
+            return self.known_since() == 0
+        except StoreUnavailable:
+            return False
 
     def _kept(self, revision: int) -> Access | None:
         with self._lock:
@@ -84,25 +121,47 @@ class AccessHistory:
                 self._is_extended = True
 
     def _extend(self) -> None:
-        """Finds out since when the first holds: since the last change of rights before it."""
-        with self._lock:
-            if self._is_extended or not self._revisions:
-                return
-            first, access = self._revisions[0], self._accesses[0]
-        try:
-            found = [self._last_change(key) for key in (GRANTS_MARK, INHERITED)]
-        except StoreAway:
-            return
-        with self._lock:
-            if not self._revisions or self._revisions[0] != first:
-                return
-            self._is_extended = True
-            marked, inherited = found
-            if marked == 0 and access.tree is not None and not access.tree.root.is_empty:
-                return  # of a version that set no mark
-            if max(marked, inherited) <= first:
-                self._revisions[0] = max(marked, inherited)
+        """Finds out since when the first holds: since the last change of rights before it.
 
-    def _last_change(self, key: bytes) -> int:
-        rows = self._store.read(key, 1)
-        return rows[0].revision if rows and rows[0].key == key else 0
+        Raises:
+            StoreUnavailable: the store is away; it is not asked once for each who wants to know.
+        """
+        with self._asking:
+            with self._lock:
+                if self._is_extended or not self._revisions:
+                    return
+                first, access = self._revisions[0], self._accesses[0]
+            marked = self._last_change()
+            with self._lock:
+                if self._revisions[:1] != [first]:
+                    return  # loaded anew meanwhile
+                self._is_extended = True
+                if marked == 0 and _has_grants(access):
+                    return  # of a version that set no mark
+                if marked <= first:
+                    self._revisions[0] = marked
+
+    def _last_change(self) -> int:
+        if self._clock() - self._failed_at < _AGAIN_SECONDS:
+            raise self._unavailable()
+        try:
+            if self._replica.state is ReplicaState.STALE:
+                raise StoreAway(self._replica.trouble or "it does not answer")
+            rows = self._store.read(GRANTS_MARK, 1)
+        except StoreAway as reason:
+            self._failed_at, self._failure = self._clock(), str(reason)
+            raise self._unavailable() from reason
+        return rows[0].revision if rows and rows[0].key == GRANTS_MARK else 0
+
+    def _unavailable(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"since when rights are as they are is in the store only, and it is away: "
+            f"{self._failure}"
+        )
+
+
+def _has_grants(access: Access) -> bool:
+    """True if anybody set grants, or closed a directory, in the cluster or above it."""
+    if access.tree is not None and not access.tree.root.is_empty:
+        return True
+    return bool(access.inherited)

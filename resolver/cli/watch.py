@@ -75,6 +75,7 @@ def _history(session: Session, arguments: Arguments) -> int:
     left = arguments.whole("count", 1_000)
     request = watch_pb2.ListChangesRequest(path=str(path))
     table = _table(session)
+    noted = False
     while left > 0:
         request.page_size = min(left, 1_000)
         answer: watch_pb2.ListChangesResponse = session.resolver.call(
@@ -82,6 +83,13 @@ def _history(session: Session, arguments: Arguments) -> int:
         )
         _print(session, table, answer.events[:left])
         left -= len(answer.events)
+        since = answer.rights_known_since
+        if answer.events and answer.events[-1].revision < since and not noted:
+            session.out.note(
+                f"of changes before revision {since} it is not known here who might see them: "
+                f"shown are those of entries that are as they were left"
+            )
+            noted = True
         request.page_token = answer.next_page_token
         if not answer.next_page_token:
             break

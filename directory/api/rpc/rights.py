@@ -105,11 +105,12 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         ),
         "WatchService/Watch": Check(
             takes="DESCRIBE on the entry of each event, then and now",
-            by="caller_view:Sight.event",
+            by="change_view:ChangeView.streamed",
             threads=Threads.STREAMS,
         ),
         "WatchService/ListChanges": Check(
-            takes="DESCRIBE on the entry of each event, then and now", by="caller_view:Sight.event"
+            takes="DESCRIBE on the entry of each event, then and now",
+            by="change_view:ChangeView.logged",
         ),
         "FederationService/Link": Check(
             takes="a certificate of the child's cluster id; without certificates CLUSTER_ACTION on "

@@ -105,13 +105,15 @@ class ListChangesRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListChangesResponse(_message.Message):
-    __slots__ = ("authority", "events", "next_page_token", "oldest_revision")
+    __slots__ = ("authority", "events", "next_page_token", "oldest_revision", "rights_known_since")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     OLDEST_REVISION_FIELD_NUMBER: _ClassVar[int]
+    RIGHTS_KNOWN_SINCE_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     events: _containers.RepeatedCompositeFieldContainer[ChangeEvent]
     next_page_token: str
     oldest_revision: int
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., events: _Optional[_Iterable[_Union[ChangeEvent, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., oldest_revision: _Optional[int] = ...) -> None: ...
+    rights_known_since: int
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., events: _Optional[_Iterable[_Union[ChangeEvent, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., oldest_revision: _Optional[int] = ..., rights_known_since: _Optional[int] = ...) -> None: ...

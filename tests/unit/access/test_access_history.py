@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from directory.access.authorizer import Access
-from directory.access.grant_tree import GrantTree
-from directory.namespace.keys import INHERITED
+import pytest
+
+from directory.access.authorizer import Access, Level
+from directory.access.compiled_grants import Rules
+from directory.access.grant import Grant, Operation, Permission
+from directory.access.grant_tree import NO_GRANTS, GrantTree
+from directory.namespace.keys import GRANTS_MARK, INHERITED
 from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory
-from directory.store.base import Store
-from directory.store.replica import Applied, Replica
+from directory.store.base import Row, Store, StoreAway
+from directory.store.replica import Applied, Replica, ReplicaState
+from resolver.errors import StoreUnavailable
 from resolver.path import Path
 
 GRANTS = cast("GrantTree", object())
+ALLOW = Grant("User:a", "*", Operation.READ, Permission.ALLOW)
+ABOVE = Level(Path(()), Rules.of([ALLOW]))
 
 
 class _Tree:
@@ -29,6 +36,9 @@ class _Tree:
 
 
 class _Replica:
+    state = ReplicaState.SERVING
+    trouble = ""
+
     def subscribe(self, listener: Any) -> None:
         self.applied = listener
 
@@ -57,3 +67,64 @@ def test_the_same_rights_are_kept_once_whatever_else_is_inherited() -> None:
     now = history.at(4)
     assert now is not None
     assert str(now.mount) == "/ny"
+
+
+class _Store:
+    """A store that is away, or in which rights changed last at a revision."""
+
+    def __init__(self, marked: int | None = None) -> None:
+        self.marked = marked
+        self.asked: list[bytes] = []
+
+    def read(self, key: bytes, limit: int) -> list[Row]:
+        self.asked.append(key)
+        if self.marked is None:
+            raise StoreAway("no answer")
+        return [Row(key, b"x", self.marked)]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def started_at(revision: int, store: _Store, clock: Clock) -> AccessHistory:
+    """Of a server that loads this revision."""
+    replica = _Replica()
+    tree = cast("Snapshot", _Tree(b"1", "/la"))
+    history = AccessHistory(
+        cast("Replica", replica),
+        cast("Store", store),
+        lambda _: Access(Path.parse("/la"), NO_GRANTS, (ABOVE,)),
+        clock,
+    )
+    replica.applied(loaded(revision, tree))
+    return history
+
+
+def loaded(revision: int, tree: Snapshot) -> Applied:
+    return Applied(revision=revision, before=tree, after=tree, writes=(), events=(), reloaded=True)
+
+
+def test_only_changes_of_rights_bound_how_far_it_reaches() -> None:
+    store = _Store(marked=7)
+    history = started_at(20, store, Clock())
+    assert history.at(6) is None
+    assert history.at(7) is history.at(20) is not None
+    assert store.asked == [GRANTS_MARK]  # and not when anything else was inherited
+
+
+def test_a_store_that_is_away_is_asked_once_and_is_no_answer() -> None:
+    store, clock = _Store(), Clock()
+    history = started_at(20, store, clock)
+    for _ in range(10_000):
+        with pytest.raises(StoreUnavailable):
+            history.at(7)
+    assert len(store.asked) == 1
+    assert not history.is_constant
+    assert history.at(20) is not None
+    clock.now += 10
+    store.marked = 3
+    assert history.at(7) is not None

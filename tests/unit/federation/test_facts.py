@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from kdir.v1 import federation_pb2
 
+from directory.access.grant import Grant, Operation, Permission
 from directory.federation import child_facts, facts
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Remove
 from directory.wire.entry_codec import ProtoCodec
+from directory.wire.grant_messages import grant_to_proto
 from resolver.errors import NotReady
 from tests.support.trees import path
 
@@ -84,8 +87,27 @@ def test_S21_inherited_words_that_cannot_be_read_are_not_nothing() -> None:
         with pytest.raises(NotReady, match="hand down cannot be read"):
             read(snapshot)
     assert facts.ancestors(snapshot, 0) == []
-    (kept,) = facts.inherited_writes(snapshot, federation_pb2.Inherited(incarnation="i"), 1)
-    assert kept.key == keys.INHERITED
+    kept, marked = facts.inherited_writes(snapshot, federation_pb2.Inherited(incarnation="i"), 1)
+    assert (kept.key, marked.key) == (keys.INHERITED, keys.GRANTS_MARK)
+
+
+def test_only_what_changes_somebodys_rights_above_is_marked_as_a_change_of_grants() -> None:
+    def inherited(owner: str, *, mount: str = "/la", **level: Any) -> federation_pb2.Inherited:
+        one = federation_pb2.InheritedLevel(path="/", policies={"owner": owner}, **level)
+        return federation_pb2.Inherited(incarnation="i", mount=mount, epoch=7, levels=[one])
+
+    before = holding({keys.INHERITED: TIME + inherited("ana").SerializeToString()})
+
+    def marks(said: federation_pb2.Inherited) -> bool:
+        written = [one.key for one in facts.inherited_writes(before, said, 1)]
+        assert keys.INHERITED in written
+        return keys.GRANTS_MARK in written
+
+    assert not marks(inherited("bob"))
+    assert marks(inherited("ana", closed=True))
+    allow = grant_to_proto(Grant("User:a", "*", Operation.READ, Permission.ALLOW))
+    assert marks(inherited("ana", grants=[allow]))
+    assert marks(inherited("ana", mount="/ny"))
 
 
 def test_S21_a_reason_that_is_no_text_still_says_that_it_is_unmounted() -> None:

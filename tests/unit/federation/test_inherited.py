@@ -90,12 +90,13 @@ def test_only_what_changed_is_written_and_what_nobody_names_goes() -> None:
     longer = word()
     longer.levels.add(path="/level-0/last", closed=True)
     writes = facts.inherited_writes(holding(rows), longer, 2)
-    assert [type(one) for one in writes] == [Put, Put, Remove]
+    assert [type(one) for one in writes] == [Put, Put, Remove, Put]
+    assert writes[-1].key == keys.GRANTS_MARK
     rows = after(rows, writes)
     assert facts.inherited_levels(holding(rows)) == list(longer.levels)
     small = federation_pb2.Inherited(incarnation="life")
     rows = after(rows, facts.inherited_writes(holding(rows), small, 3))
-    assert list(rows) == [keys.INHERITED]
+    assert sorted(rows) == [keys.GRANTS_MARK, keys.INHERITED]
     assert facts.inherited_levels(holding(rows)) == []
 
 

@@ -1,0 +1,340 @@
+"""What one caller is shown of the changes at and below a path.
+
+A change is a step from what the caller saw before it to what it sees after it, each by the rights
+of its own revision. What leaves its view is shown as a removal, what comes into it as an insert,
+and nothing of how an entry was while it was hidden. A watch whose caller's view becomes another in
+a way that no such changes express ends with ``Resync``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kdir.v1 import watch_pb2
+
+from directory.access.authorizer import Access
+from directory.api.caller_view import Sight
+from directory.api.present import is_known
+from directory.namespace.entry import Kind, etag_of
+from directory.namespace.removal_records import DELETED
+from directory.namespace.traversal import standing
+from directory.server.access_history import AccessHistory
+from resolver.errors import KdirError, NotReady, Resync
+from resolver.path import Path
+
+__all__ = ["ChangeView"]
+
+Event = watch_pb2.ChangeEvent
+
+
+class ChangeView:
+    """The changes at and below a path, as the caller of a sight is shown them. The sight is of now:
+    what it hides now is not shown of the past, either.
+    """
+
+    def __init__(self, sight: Sight, history: AccessHistory, path: Path) -> None:
+        self._now: Final = sight
+        self._history: Final = history
+        self._path: Final = path
+        self._known: tuple[Access, Sight] | None = None
+        """The view by the rights that were asked for last."""
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def known_since(self) -> int:
+        """Returns from which revision on it is known what the caller might see; 0 = of all.
+
+        Raises:
+            StoreUnavailable: that is in the store only, which is away.
+        """
+        return 0 if self._now.sees_all else self._history.known_since()
+
+    def logged(self, events: Iterable[Event]) -> list[Event]:
+        """Returns what a list of past changes shows of some. Of those that are older than what is
+        known of rights, and of those of hidden entries, only how an entry is now is shown.
+
+        Raises:
+            StoreUnavailable: whose rights those were is in the store only, which is away.
+        """
+        shown = (one if self._now.sees_all else self._logged(one) for one in events)
+        return [one for one in shown if one is not None and _concerns(one, self._path)]
+
+    def _logged(self, event: Event) -> Event | None:
+        if _is_reaped(event):
+            return None
+        step = _Step(event)
+        saw = step.has_before and self._sees(step.old, step.kind, event.revision - 1)
+        sees = step.has_after and self._sees(step.new, step.kind, event.revision)
+        if saw and not sees and step.is_in_place:
+            return None  # it was hidden, not removed; who reads what is past keeps no copy
+        if not (saw or sees) and step.has_after and self._is_unchanged(event, step):
+            return _as_insert(event, is_hidden=True)
+        return step.as_seen(saw=saw, sees=sees)
+
+    def _sees(self, path: Path, kind: Kind | None, revision: int) -> bool:
+        """True if the caller might see what stood at a path at a revision, and may now."""
+        if not self._now.sees_path(path, kind):
+            return False
+        then = self._at(revision)
+        try:
+            return then is not None and then.sees_path(path, kind)
+        except NotReady:
+            return False  # what was inherited then could not be read
+
+    def _is_unchanged(self, event: Event, step: _Step) -> bool:
+        """True if the entry, which may be seen now, still is where and as the change left it."""
+        is_of_entry = event.scope == watch_pb2.CHANGE_SCOPE_UNSPECIFIED
+        if not is_of_entry or not self._now.sees_path(step.new, step.kind):
+            return False
+        try:
+            mount = self._now.access.mount
+            entry = standing(self._now.snapshot, mount, step.new, step.kind).entry
+        except KdirError:
+            return False
+        return entry.entry_id == event.entry_id and etag_of(entry) == event.after.etag
+
+    # -- a watch ---------------------------------------------------------------------------------
+
+    def refuse_unknown(self, revision: int) -> None:
+        """Refuses a watch from a revision of which it is not known who might see what.
+
+        Raises:
+            Resync, StoreUnavailable
+        """
+        if not self._now.sees_all:
+            self._required(revision)
+
+    def streamed(self, reached: int, revision: int, events: Sequence[Event]) -> list[Event]:
+        """Returns what a watch that has reached a revision shows of a later one: with it, what the
+        watcher keeps is again what it would be shown of that revision.
+
+        Raises:
+            Resync: no changes say how the caller's view became another.
+            StoreUnavailable
+        """
+        changed = self._history.changed(reached, revision)
+        for at in changed:
+            self._refuse_moved(at)
+            if at != revision:
+                self._refuse_other_view(at)
+        if self._now.sees_all:
+            return [one for one in events if _concerns(one, self._path)]
+        before, after = self._required(revision - 1), self._required(revision)
+        same_tree = before.access.tree is after.access.tree
+        if before.access.inherited != after.access.inherited or not (same_tree or events):
+            self._refuse_other_view(revision)
+        shown = []
+        for event in events:
+            if _is_reaped(event):
+                continue
+            step = _Step(event)
+            try:
+                one = self._streamed(step, before, after, same_rights=same_tree)
+            except NotReady:
+                raise self._resync(revision) from None
+            if one is not None and _concerns(one, self._path):
+                shown.append(one)
+        return shown
+
+    def refuse_other_age(self, before: Sight) -> None:
+        """Refuses to go on where what is inherited expired, or counts again, since the sight of
+        before, and the caller sees something else by that.
+
+        Raises:
+            Resync
+        """
+        if before.is_expired != self._now.is_expired and not (
+            before.sees_all or self._now.sees_all
+        ):
+            other = self._now.aged(expired=before.is_expired)
+            at = self._watched_at(self._now.access.mount)
+            if not self._have_same_view(other, self._now, at):
+                raise self._resync(self._now.snapshot.revision)
+
+    def _streamed(
+        self, step: _Step, before: Sight, after: Sight, *, same_rights: bool
+    ) -> Event | None:
+        saw = step.has_before and before.sees_path(step.old, step.kind)
+        sees = step.has_after and after.sees_path(step.new, step.kind)
+        revision = step.event.revision
+        in_place = step.is_in_place
+        if step.kind is Kind.DIRECTORY and step.has_before and not (in_place and same_rights):
+            self._refuse_other_below(step, before, after, saw=saw, sees=sees)
+        shown = step.as_seen(saw=saw, sees=sees)
+        if shown is None or not _concerns(shown, self._path):
+            return None
+        hidden_before = saw and not self._now.sees_path(step.old, step.kind)
+        hidden_after = sees and not self._now.sees_path(step.new, step.kind)
+        if in_place and hidden_before and not sees:
+            # It is hidden from here on: the watcher is to forget it, and learns nothing else of it.
+            shown.ClearField("before")
+            return shown
+        if hidden_before or hidden_after:
+            # Hidden since: what follows, as far as it may be shown, need not fit what it keeps.
+            raise self._resync(revision)
+        return shown
+
+    def _refuse_other_below(
+        self, step: _Step, before: Sight, after: Sight, *, saw: bool, sees: bool
+    ) -> None:
+        """Refuses to go on where what is seen in a directory becomes another with its change: the
+        change is told of the directory alone, and takes along all that the watcher keeps in it.
+        """
+        old = self._watched_at(step.old)
+        new = self._watched_at(step.new) if step.has_after else None
+        revision = step.event.revision
+        if step.is_in_place:
+            if old is None:
+                return
+            if saw == sees or not self._path.is_prefix_of(step.old):
+                fits = self._have_same_view(before, after, old)
+            else:
+                fits = saw and not after.may_pass(old)
+        elif saw and sees:
+            fits = (old is None and new is None) or before.sees_same_below(
+                step.old, after, step.new
+            )
+        else:
+            is_left = saw or old is None or not before.may_pass(old)
+            is_come = new is None or not (sees or after.may_pass(new))
+            fits = is_left and is_come
+        if not fits:
+            raise self._resync(revision)
+
+    def _watched_at(self, path: Path) -> Path | None:
+        """The part of a directory that is watched: all of it, or the watched path in it. Where
+        nothing is seen there now, all, too: else what is hidden there would differ from nothing.
+        """
+        if self._path.is_prefix_of(path):
+            return path
+        if not path.is_prefix_of(self._path):
+            return None
+        return self._path if is_known(self._now, self._path) else path
+
+    def _refuse_moved(self, revision: int) -> None:
+        before, after = self._history.at(revision - 1), self._history.at(revision)
+        if before is not None and after is not None and before.mount != after.mount:
+            raise Resync(
+                f"with revision {revision} the cluster hangs at {after.mount} instead of "
+                f"{before.mount}: list again, then watch",
+                mount=str(after.mount),
+            )
+
+    def _refuse_other_view(self, revision: int) -> None:
+        """Refuses to go on over a change of rights of which no event tells what it is about."""
+        if self._now.sees_all:
+            return
+        before, after = self._required(revision - 1), self._required(revision)
+        if not self._have_same_view(before, after, self._watched_at(after.access.mount)):
+            raise self._resync(revision)
+
+    def _have_same_view(self, before: Sight, after: Sight, path: Path | None) -> bool:
+        """True if the caller sees the same at and below a path by both; below the mount without."""
+        at = after.access.mount if path is None else path
+        try:
+            return (
+                at == after.access.mount
+                or before.sees_path(at, Kind.TOPIC) == after.sees_path(at, Kind.TOPIC)
+            ) and before.sees_same_below(at, after, at)
+        except NotReady:
+            return False
+
+    def _required(self, revision: int) -> Sight:
+        found = self._at(revision)
+        if found is None:
+            raise Resync(
+                f"who might see what at revision {revision} is not known here any more: list "
+                f"again, then watch"
+            )
+        return found
+
+    def _at(self, revision: int) -> Sight | None:
+        """The caller's view by the rights of a revision; None where they are not known."""
+        access = self._history.at(revision)
+        if access is None:
+            return None
+        if self._known is None or self._known[0] is not access:
+            self._known = (access, self._now.by_rights(access))
+        return self._known[1]
+
+    def _resync(self, revision: int) -> Resync:
+        return Resync(
+            f"with revision {revision} other entries below {self._path} may be seen than before: "
+            f"list again, then watch"
+        )
+
+
+class _Step:
+    """One change, as where an entry was and where it is."""
+
+    __slots__ = ("event", "has_after", "has_before", "kind", "new", "old")
+
+    def __init__(self, event: Event) -> None:
+        self.event: Final = event
+        self.kind: Final = Kind(event.kind) if event.kind else None
+        self.new: Final = Path.parse(event.path)
+        self.old: Final = Path.parse(event.path_before) if event.path_before else self.new
+        self.has_before: Final = event.HasField("before")
+        self.has_after: Final = event.HasField("after")
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if the entry was there, and still is where it was."""
+        return self.has_before and self.has_after and self.old == self.new
+
+    def as_seen(self, *, saw: bool, sees: bool) -> Event | None:
+        """Returns the change as it is for a caller that saw the entry before it, sees it after it,
+        or both; None: it is none.
+        """
+        if saw == self.has_before and sees == self.has_after:
+            return self.event
+        if sees:
+            return _as_insert(self.event)
+        return _as_removal(self.event) if saw else None
+
+
+def _as_insert(event: Event, *, is_hidden: bool = False) -> Event:
+    """Returns the change as the coming of an entry; ``is_hidden``: hidden after it, too."""
+    part = watch_pb2.ChangeEvent()
+    part.CopyFrom(event)
+    for of_before in ("path_before", "before", "grants_before", "grants_after", "scope"):
+        part.ClearField(of_before)
+    if is_hidden:
+        part.ClearField("effective")  # what held then, while it was hidden
+    part.action = watch_pb2.CHANGE_ACTION_INSERT
+    return part
+
+
+def _as_removal(event: Event) -> Event:
+    """Returns the change as the going of an entry from where it was."""
+    part = watch_pb2.ChangeEvent()
+    part.CopyFrom(event)
+    for of_after in ("path_before", "after", "effective", "grants_before", "grants_after", "scope"):
+        part.ClearField(of_after)
+    if event.path_before:
+        part.path = event.path_before
+        part.ClearField("parent_id")
+    part.action = watch_pb2.CHANGE_ACTION_DELETE
+    return part
+
+
+def _is_reaped(event: Event) -> bool:
+    """True of what is removed with a directory, some time later: that was shown when it went."""
+    return f"/{DELETED}/" in event.path
+
+
+def _concerns(event: Event, path: Path) -> bool:
+    """True if the change is at or below the path, before or after it, or of a directory above that
+    was moved or removed with everything in it.
+    """
+    for text in (event.path, event.path_before):
+        if not text:
+            continue
+        changed = Path.parse(text)
+        if path.is_prefix_of(changed):
+            return True
+        moved = bool(event.path_before) or not event.HasField("after")
+        if moved and changed.is_prefix_of(path):
+            return True
+    return False
