@@ -245,6 +245,7 @@ class Cluster:
         try:
             self._maintenance.step()
             if self.replica.state is ReplicaState.SERVING:
+                self.children.keep_reported()
                 self.children.forget()
         except (KdirError, StoreAway) as error:
             _log.info("maintenance goes on later: %s", error)
