@@ -15,8 +15,10 @@ from typing import Final, cast
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.federation.child_facts import below_rows
+from directory.federation.child_facts import below_rows, below_writes
 from directory.federation.child_links import Children
+from directory.federation.facts import TableRow
+from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import BELOW
 from directory.namespace.command import CreateMount
 from directory.server.cluster import Cluster
@@ -84,7 +86,7 @@ class Link:
         self.responses.extend(served)
 
     def _requests(self) -> Iterator[federation_pb2.LinkRequest]:
-        for one in iter(self._said.get, None):
+        while (one := self._said.get()) is not None:
             if isinstance(one, threading.Event):
                 one.set()
             else:
@@ -189,3 +191,32 @@ def test_what_a_child_reports_is_kept_at_a_pace_of_bytes_and_the_last_of_it_alwa
     children.keep_reported()
     kept = below_rows(cluster.replica.snapshot, CHILD)
     assert {one.row.epoch for one in kept} == {seconds}
+
+
+def test_after_a_link_was_lost_the_newest_words_of_it_are_handed_on(cluster: Cluster) -> None:
+    """Another server of the cluster may have held it since, and have kept what is newer."""
+    now = unix_ms()
+
+    def said(number: int, seconds_ago: int, **fields: object) -> TableRow:
+        made = row(number)
+        made.MergeFrom(federation_pb2.MountRow(**fields))  # type: ignore[arg-type]
+        return TableRow(made, now - 1000 * seconds_ago)
+
+    federation = cluster.federation
+    federation.heard(CHILD, 0, linked=True)
+    received = [said(1, 60, topic_count=1), said(2, 10, topic_count=2), said(3, 10)]
+    federation.hear_below(CHILD, received)
+    federation.heard(CHILD, 0, linked=False)
+    kept = [said(1, 30, topic_count=10), said(2, 40, topic_count=20), said(3, 40)]
+    kept[2].row.cluster_id = "kc-another"
+    cluster.writer.put_facts(below_writes(cluster.replica.snapshot, CHILD, kept, now))
+    for rows in (federation.rows_below(), federation.rows_everywhere()):
+        found = {one.row.mount: one for one in rows if one.row.mount.startswith("/la/")}
+        assert {mount: one.row.topic_count for mount, one in found.items()} == {
+            "/la/1": 10,
+            "/la/2": 2,
+            "/la/3": 0,
+        }
+        assert found["/la/3"].row.cluster_id == "kc-another"
+        ages = {mount: round((now - one.word_ms) / 1000) for mount, one in found.items()}
+        assert ages == {"/la/1": 30, "/la/2": 10, "/la/3": 40}
