@@ -197,7 +197,7 @@ class Cluster:
             self.store,
             self.replica,
             self.writer,
-            lambda: self.federation.mount,
+            self.mount_at,
             self.server_id,
             lambda: self.unconfirmed_seconds() or 0.0,
             self.unmanaged,
