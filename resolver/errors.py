@@ -26,6 +26,7 @@ class again from it)::
     +-- Denied                    exit 4
     |   +-- PermissionDenied, Unauthenticated
     +-- Unimplemented, Internal, Cancelled
+        +-- Closed                (of Cancelled)       on the client: it was closed before
 
 Only UNAVAILABLE is retried blindly.
 """
@@ -333,6 +334,10 @@ class Internal(KdirError, reason="INTERNAL"):
 
 class Cancelled(KdirError, reason="CANCELLED", code="CANCELLED"):
     """The caller went away."""
+
+
+class Closed(Cancelled):
+    """A resolver, or another client, is used after it was closed."""
 
 
 def by_reason(reason: str) -> type[KdirError]:

@@ -302,7 +302,7 @@ def _copy(rpc: Method, request: Message) -> Any:
 
 def _another_may_say(error: KdirError) -> bool:
     match error:
-        case errors.KafkaUnavailable() | errors.Lame():
+        case errors.KafkaUnavailable() | errors.Lame() | errors.Closed():
             return False
         case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
             return True

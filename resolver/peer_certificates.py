@@ -10,26 +10,37 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from resolver.endpoints import LEAST_SECONDS
 from resolver.errors import DeadlineExceeded, HandshakeFailed, KdirError, Unreachable
 from resolver.host_port import parse_endpoint
+from resolver.keyed_slots import KeyedSlots
 
 if TYPE_CHECKING:
+    import socket
     import ssl
 
     import grpc
 
-__all__ = ["CLUSTER_URI", "PeerCertificates", "TlsMaterial", "read_certificate"]
+__all__ = [
+    "CLUSTER_URI",
+    "MOST_READ_AT_ONCE",
+    "PeerCertificates",
+    "TlsMaterial",
+    "read_certificate",
+]
 
 CLUSTER_URI: Final = "kdir://cluster/"
 """What the URI begins with by which a certificate names a cluster; its id follows."""
 _READ_SECONDS: Final = 5.0
-"""For one address of a server."""
-_MOST_READ_AT_ONCE: Final = 64
+"""For all addresses of a server together, its handshake included; and to wait for a slot."""
+MOST_READ_AT_ONCE: Final = 64
+"""Certificates that are read at a time; see ``KeyedSlots``."""
 _MOST_SERVERS: Final = 1000
 _MOST_CERTIFICATES: Final = 16
 """Of one endpoint: behind a load balancer each server may have its own."""
@@ -62,11 +73,20 @@ class PeerCertificates:
     """The certificates that servers showed and that name their cluster. Thread-safe.
 
     Of one ``TlsMaterial``: with another CA, others are made.
+
+    Args:
+        slots: for reading, by caller; by default as many as there are for each.
     """
 
-    def __init__(self, material: TlsMaterial, read: Reader | None = None) -> None:
+    def __init__(
+        self,
+        material: TlsMaterial,
+        read: Reader | None = None,
+        slots: KeyedSlots | None = None,
+    ) -> None:
         self._material: Final = material
         self._read: Final = read or read_certificate
+        self._slots: Final = slots or KeyedSlots(MOST_READ_AT_ONCE, MOST_READ_AT_ONCE)
         self._lock: Final = threading.Lock()
         self._known: Final[dict[tuple[str, str], tuple[bytes, ...]]] = {}
         self._reading: Final[dict[tuple[str, str], Future[bytes]]] = {}
@@ -75,26 +95,20 @@ class PeerCertificates:
         """The certificates of an endpoint, PEM; empty where none was read yet."""
         return b"".join(self._known.get((endpoint, cluster_id), ()))
 
-    def read(self, endpoint: str, cluster_id: str, timeout_seconds: float) -> bytes:
+    def read(
+        self, endpoint: str, cluster_id: str, timeout_seconds: float, *, caller: str = ""
+    ) -> bytes:
         """Connects, and returns what is known then: the certificate shown now and those before it.
+        Who asks for what is being read waits for that; else ``caller`` takes a slot.
 
         Raises:
             HandshakeFailed: the certificate is not trusted, or does not name the cluster.
             Unreachable, DeadlineExceeded
         """
-        key = (endpoint, cluster_id)
-        with self._lock:
-            reading = self._reading.get(key)
-            if reading is None:
-                if len(self._reading) >= _MOST_READ_AT_ONCE:
-                    raise Unreachable(f"{endpoint}: too many certificates are being read")
-                reading = self._reading[key] = Future()
-                # A thread of its own: looking up a name has no time limit.
-                threading.Thread(
-                    target=self._run, args=(key, reading), name="peer-certificate", daemon=True
-                ).start()
+        deadline = time.monotonic() + timeout_seconds
+        reading = self._begin((endpoint, cluster_id), caller, timeout_seconds)
         try:
-            reading.result(timeout_seconds)
+            reading.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             raise DeadlineExceeded(
                 f"{endpoint}: showed no certificate within {timeout_seconds:.2f} s"
@@ -103,11 +117,34 @@ class PeerCertificates:
             raise error.copy() from None  # several threads may wait for it
         return self.known(endpoint, cluster_id)
 
-    def _run(self, key: tuple[str, str], reading: Future[bytes]) -> None:
+    def _begin(self, key: tuple[str, str], caller: str, timeout_seconds: float) -> Future[bytes]:
+        with self._lock:
+            reading = self._reading.get(key)
+        if reading is not None:
+            return reading
+        if not self._slots.take(caller, wait_seconds=min(timeout_seconds, _READ_SECONDS)):
+            raise Unreachable(f"{key[0]}: too many certificates are being read")
+        begun: Future[bytes] = Future()
+        with self._lock:
+            reading = self._reading.setdefault(key, begun)
+        if reading is not begun:
+            self._slots.give_back(caller)  # another one began meanwhile
+            return reading
+        try:
+            # A thread of its own: looking up a name has no time limit.
+            threading.Thread(
+                target=self._run, args=(key, begun, caller), name="peer-certificate", daemon=True
+            ).start()
+        except RuntimeError as error:  # no more threads, or the interpreter ends
+            self._end(key, caller)
+            begun.set_exception(Unreachable(f"{key[0]}: its certificate is not read: {error}"))
+        return begun
+
+    def _run(self, key: tuple[str, str], reading: Future[bytes], caller: str) -> None:
         try:
             found = self._read(*key, self._material)
         except BaseException as error:  # noqa: BLE001 - raised by those who wait
-            self._end(key)
+            self._end(key, caller)
             known = isinstance(error, KdirError)
             reading.set_exception(error if known else Unreachable(f"{key[0]}: {error!r}"))
             return
@@ -117,12 +154,13 @@ class PeerCertificates:
                 self._known[key] = (*before[1 - _MOST_CERTIFICATES :], found)
             while len(self._known) > _MOST_SERVERS:
                 del self._known[next(iter(self._known))]
-        self._end(key)
+        self._end(key, caller)
         reading.set_result(found)
 
-    def _end(self, key: tuple[str, str]) -> None:
+    def _end(self, key: tuple[str, str], caller: str) -> None:
         with self._lock:
             self._reading.pop(key, None)
+        self._slots.give_back(caller)
 
 
 def read_certificate(endpoint: str, cluster_id: str, material: TlsMaterial) -> bytes:
@@ -142,8 +180,11 @@ def read_certificate(endpoint: str, cluster_id: str, material: TlsMaterial) -> b
     place = parse_endpoint(endpoint)
     context = _context(material)
     try:
+        # It has no time limit, and is no time of the server's.
+        addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+        deadline = time.monotonic() + _READ_SECONDS
         with (
-            socket.create_connection((place.host, place.port), _READ_SECONDS) as connection,
+            _connection(addresses, deadline) as connection,
             context.wrap_socket(connection, server_hostname=place.host) as peer,
         ):
             names = (peer.getpeercert() or {}).get("subjectAltName", ())
@@ -162,6 +203,33 @@ def read_certificate(endpoint: str, cluster_id: str, material: TlsMaterial) -> b
             f"{CLUSTER_URI}{cluster_id}), and so no token is sent there"
         )
     return ssl.DER_cert_to_PEM_cert(shown).encode()
+
+
+def _connection(addresses: Sequence[Any], deadline: float) -> socket.socket:
+    """Connects to the first of the addresses that answers; each gets its part of the time left.
+
+    Raises:
+        OSError: none did; of the last one.
+    """
+    import socket
+
+    failure = OSError("the name has no address")
+    for place, (family, kind, protocol, _, address) in enumerate(addresses):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(left / (len(addresses) - place))
+            made.connect(address)
+        except OSError as error:
+            made.close()
+            failure = error
+        else:
+            # All of the handshake has so long, however its bytes come.
+            made.settimeout(max(LEAST_SECONDS, deadline - time.monotonic()))
+            return made
+    raise failure
 
 
 def _context(material: TlsMaterial) -> ssl.SSLContext:

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import grpc
 from google.protobuf.message import Message
 
+from resolver.channel_pool import ChannelPool, PooledChannel
 from resolver.endpoints import LEAST_SECONDS
 from resolver.error_status import from_rpc_error
-from resolver.errors import Cancelled, HandshakeFailed, InvalidArgument, KdirError
+from resolver.errors import Closed, HandshakeFailed, InvalidArgument, KdirError
 from resolver.host_port import parse_endpoint
+from resolver.keyed_slots import KeyedSlots
 
 if TYPE_CHECKING:
     from resolver.peer_certificates import PeerCertificates, TlsMaterial
@@ -66,8 +68,8 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 )
 
 
-_REPLACED: Final = 16
-"""So many times may certificates be replaced before a stream ends that began with the first."""
+_MOST_CHANNELS: Final = 256
+"""So many are kept, those used last, and besides those in use."""
 _MOST_READINGS: Final = 4
 """So often is a server's certificate read for one call: behind a load balancer each server may show
 its own."""
@@ -185,7 +187,7 @@ class Credentials(Protocol):
 
 
 class GrpcTransport:
-    """Over gRPC, one channel a server, made when first needed.
+    """Over gRPC, one channel a server, made when first needed; those used last are kept.
 
     A bearer token goes to servers of this machine, and with TLS to those that the caller named
     itself and to those whose certificate names the cluster that a referral said they are of
@@ -195,6 +197,7 @@ class GrpcTransport:
         credentials: who one is.
         metadata: goes with every call besides.
         named: the servers that the caller named itself: for those the CA's word is enough.
+        slots: for reading certificates, by caller; where calls are made for several.
     """
 
     def __init__(
@@ -202,17 +205,17 @@ class GrpcTransport:
         credentials: Credentials | None = None,
         metadata: Callable[[], Metadata] | None = None,
         named: Collection[str] = (),
+        slots: KeyedSlots | None = None,
     ) -> None:
         self._credentials = credentials
+        self._slots = slots
         self._metadata = metadata
         self._named = frozenset({*named, *(str(parse_endpoint(server)) for server in named)})
         self._tls: tuple[int, TlsMaterial | None] = (0, None)
         self._peers: PeerCertificates | None = None
-        self._replaced: list[dict[_Peer, grpc.Channel]] = []
         self._pid = os.getpid()
-        self._channels: dict[_Peer, grpc.Channel] = {}
-        self._calls: dict[tuple[_Peer, str], Any] = {}
-        self._closed = False
+        self._channels = ChannelPool(_MOST_CHANNELS)
+        self._is_closed = False
 
     def call(
         self,
@@ -223,23 +226,30 @@ class GrpcTransport:
         *,
         cluster_id: str = "",
         more: Metadata = (),
+        caller: str = "",
     ) -> Any:
-        """``more``: metadata besides, for a server that asks in a caller's name."""
+        """``more``: metadata besides, for a server that asks in a caller's name; ``caller``: which
+        one that is, for the slots.
+        """
         self._renew()
         metadata = self._with(endpoint, more)
         deadline = time.monotonic() + timeout_seconds
         readings = 0
         while True:
             left = max(deadline - time.monotonic(), LEAST_SECONDS)
-            peer = self._peer(endpoint, cluster_id, metadata, left, again=readings > 0)
-            ask = self._callable(peer, method)
+            is_again = readings > 0
+            peer = self._peer(endpoint, cluster_id, metadata, left, again=is_again, caller=caller)
+            pool, channel = self._take(peer)
             left = max(deadline - time.monotonic(), LEAST_SECONDS)
             try:
+                ask = _callable(channel, method)
                 return ask(request, timeout=left, metadata=metadata)
             except grpc.RpcError as error:
                 failure = self._failure(error)
             except ValueError as error:  # the channel was closed by another thread
-                raise Cancelled(f"{endpoint}: closed while it was asked") from error
+                raise Closed(f"{endpoint}: closed while it was asked") from error
+            finally:
+                pool.give_back(channel)
             readings += 1
             # Else the server shows another certificate than before, and nothing was sent.
             is_other = bool(peer.trusted) and isinstance(failure, HandshakeFailed)
@@ -253,10 +263,17 @@ class GrpcTransport:
         metadata = self._with(endpoint, ())
         # A certificate that was replaced shows when the stream breaks at once: it is always read.
         peer = self._peer(endpoint, cluster_id, metadata, _STREAM_SECONDS, again=True)
+        pool, channel = self._take(peer)
         try:
-            made = self._callable(peer, method)(request, metadata=metadata)
+            made = _callable(channel, method)(request, metadata=metadata)
         except ValueError as error:  # the channel was closed by another thread
-            raise Cancelled(f"{endpoint}: closed while it was asked") from error
+            pool.give_back(channel)
+            raise Closed(f"{endpoint}: closed while it was asked") from error
+        except BaseException:
+            pool.give_back(channel)
+            raise
+        if not made.add_callback(functools.partial(pool.give_back, channel)):
+            pool.give_back(channel)  # it has ended
         return _GrpcStream(made, self._failure)
 
     def open_channel(
@@ -276,12 +293,9 @@ class GrpcTransport:
         return from_rpc_error(error, secure=self._tls[1] is not None)
 
     def close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         if self._pid == os.getpid():
-            for channels in [self._channels, *self._replaced]:
-                for channel in list(channels.values()):
-                    channel.close()
-        self._channels, self._replaced, self._calls = {}, [], {}
+            self._channels.close()
 
     def _with(self, endpoint: str, more: Metadata) -> Any:
         """The metadata of a call.
@@ -300,7 +314,14 @@ class GrpcTransport:
         return whole
 
     def _peer(
-        self, endpoint: str, cluster_id: str, metadata: Any, seconds: float, *, again: bool
+        self,
+        endpoint: str,
+        cluster_id: str,
+        metadata: Any,
+        seconds: float,
+        *,
+        again: bool,
+        caller: str = "",
     ) -> _Peer:
         """Whom to connect to: for a token to a server that was referred to, who shows a certificate
         of the cluster. ``again``: read it although one is known.
@@ -309,34 +330,35 @@ class GrpcTransport:
             HandshakeFailed: it shows none of that cluster.
             Unreachable, DeadlineExceeded
         """
-        peers = self._peers
+        peers, generation = self._peers, self._tls[0]
         if peers is None or endpoint in self._named or not _has_token(metadata):
-            return _Peer(endpoint)
+            return _Peer(endpoint, generation)
         trusted = b"" if again else peers.known(endpoint, cluster_id)
         if not trusted:
-            trusted = peers.read(endpoint, cluster_id, seconds)
-        return _Peer(endpoint, trusted)
+            trusted = peers.read(endpoint, cluster_id, seconds, caller=caller)
+        return _Peer(endpoint, generation, trusted)
 
     def _renew(self) -> None:
         """After certificates were replaced: new calls go over new connections; those under way, and
-        streams for a long time, go on over theirs.
+        streams, go on over theirs.
+
+        Raises:
+            Closed
+            KdirError: the credentials cannot be used.
         """
+        if self._is_closed:
+            raise Closed("closed: nothing can be asked any more")
         if self._pid != os.getpid():
             # After a fork. The parent's channels are left as they are: closing them here would
             # speak on the parent's sockets. No lock: one held at the fork would never be let go.
-            self._channels, self._replaced, self._calls, self._pid = {}, [], {}, os.getpid()
+            self._channels, self._pid = ChannelPool(_MOST_CHANNELS), os.getpid()
             self._set_tls(self._tls)
         if self._credentials is None:
             return
         tls = self._credentials.tls()
-        if tls[0] == self._tls[0]:
-            return
-        self._replaced.append(self._channels)
-        self._channels, self._calls = {}, {}
-        self._set_tls(tls)
-        if len(self._replaced) > _REPLACED:
-            for channel in self._replaced.pop(0).values():
-                channel.close()
+        if tls[0] != self._tls[0]:
+            self._set_tls(tls)
+            self._channels.close_unused()
 
     def _set_tls(self, tls: tuple[int, TlsMaterial | None]) -> None:
         self._tls = tls
@@ -345,32 +367,11 @@ class GrpcTransport:
             return
         from resolver.peer_certificates import PeerCertificates
 
-        self._peers = PeerCertificates(tls[1])
+        self._peers = PeerCertificates(tls[1], slots=self._slots)
 
-    def _callable(self, peer: _Peer, method: Method) -> Any:
-        key = (peer, method.name)
-        known = self._calls.get(key)
-        if known is None:
-            if self._closed:
-                raise RuntimeError("this transport is closed")
-            channel = self._channel(peer)
-            make = channel.unary_stream if method.streams else channel.unary_unary
-            known = self._calls[key] = make(
-                method.name,
-                request_serializer=method.request.SerializeToString,
-                response_deserializer=method.response.FromString,
-            )
-        return known
-
-    def _channel(self, peer: _Peer) -> grpc.Channel:
-        channel = self._channels.get(peer)
-        if channel is None:
-            made = self._connection(peer, _OPTIONS)
-            # Two threads may get here at once: the first one's channel stays.
-            channel = self._channels.setdefault(peer, made)
-            if channel is not made:
-                made.close()
-        return channel
+    def _take(self, peer: _Peer) -> tuple[ChannelPool, PooledChannel]:
+        pool = self._channels
+        return pool, pool.take(peer, functools.partial(self._connection, peer, _OPTIONS))
 
     def _connection(self, peer: _Peer, options: Sequence[tuple[str, int]]) -> grpc.Channel:
         target = parse_endpoint(peer.endpoint).target
@@ -384,7 +385,22 @@ class _Peer(NamedTuple):
     """A server, and which certificates it may show, PEM; empty: all of the CA."""
 
     endpoint: str
+    generation: int
+    """With which certificates of one's own it is connected to; see ``Credentials.tls``."""
     trusted: bytes = b""
+
+
+def _callable(pooled: PooledChannel, method: Method) -> Any:
+    known = pooled.methods.get(method.name)
+    if known is None:
+        channel = pooled.channel
+        make = channel.unary_stream if method.streams else channel.unary_unary
+        known = pooled.methods[method.name] = make(
+            method.name,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+    return known
 
 
 def _has_token(metadata: Metadata | None) -> bool:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Final
+from typing import Final, NamedTuple
 
-from kdir.v1 import resolve_pb2
+from kdir.v1 import entry_pb2, resolve_pb2
 
 from directory.access.audit import AuditLevel, audit_line
 from directory.access.authorizer import HERE, Access, Within
@@ -22,7 +22,6 @@ from directory.access.decision import Decision, Reason
 from directory.access.grant import Operation, ResourceKind
 from directory.access.grant_tree import Place
 from directory.access.principals import ANONYMOUS, Caller
-from directory.api.counting import fill_seen
 from directory.api.response_cache import Ready
 from directory.api.rpc.call_context import CURRENT
 from directory.namespace.entry import Kind
@@ -36,13 +35,13 @@ from directory.namespace.lookup import (
     Unreadable,
     lookup,
 )
-from directory.namespace.snapshot import Snapshot
+from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.traversal import follow
 from directory.server.cluster import Cluster
 from resolver.errors import Absent, NotReady, PermissionDenied
 from resolver.path import Path
 
-__all__ = ["Sight"]
+__all__ = ["Seen", "Sight", "fill_seen"]
 
 _audit = logging.getLogger("kdir.audit")
 _DESCRIBE: Final = Question.of(Operation.DESCRIBE)
@@ -54,6 +53,16 @@ _MOST_PLAIN: Final = 1 << 14
 """Of those of which nothing but a yes is remembered: at 40 bytes, their names being shared."""
 
 Segments = tuple[str, ...]
+
+
+class Seen(NamedTuple):
+    """How many entries the caller may describe."""
+
+    topics: int = 0
+    containers: int = 0
+    """Of all that lies below: directories only."""
+    partitions: int = 0
+    """Of the topics, as quotas count them; only of all that lies below."""
 
 
 class Sight:
@@ -467,3 +476,30 @@ class Sight:
         return self.within(path.below(self._mount)).is_same_as(
             other.within(other_path.below(other.access.mount))
         )
+
+
+def _seen_in(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
+    """Of what stands right in a directory."""
+    topics, containers = len(node.topics), len(node.containers)
+    if sight.sees_all_in(relative):
+        return Seen(topics, containers)
+    within = sight.within(relative)
+    usual = within.decision.allowed
+    if not usual:
+        topics = containers = 0
+    for name, is_topic, allowed in within.others():
+        if allowed != usual and is_topic:
+            topics += (name in node.topics) * (1 if allowed else -1)
+        elif allowed != usual:
+            containers += (name in node.containers) * (1 if allowed else -1)
+    return Seen(topics, containers)
+
+
+def fill_seen(sight: Sight, relative: tuple[str, ...], out: entry_pb2.Entry) -> None:
+    """Puts the counts of a directory's message right."""
+    if not out.HasField("directory") or sight.sees_all_in(relative):
+        return
+    directory_id = sight.snapshot.find_directory(relative)
+    node = None if directory_id is None else sight.snapshot.node(directory_id)
+    seen = Seen() if node is None else _seen_in(sight, relative, node)
+    out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers

@@ -6,46 +6,17 @@ the grants that are about the caller, not by what there is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from kdir.v1 import entry_pb2
-
+from directory.api.caller_view import Seen, Sight
 from directory.namespace.entry import Directory
 from directory.namespace.quotas import Amount, Quota, counts_of, system_directories
 
 if TYPE_CHECKING:
-    from directory.api.caller_view import Sight
     from directory.namespace.inheriting import Shown
     from directory.namespace.snapshot import Node, Snapshot
 
-__all__ = ["Seen", "fill_seen", "seen_below", "seen_in", "seen_use", "shown_topics"]
-
-
-class Seen(NamedTuple):
-    """How many entries the caller may describe."""
-
-    topics: int = 0
-    containers: int = 0
-    """Of all that lies below: directories only."""
-    partitions: int = 0
-    """Of the topics, as quotas count them; only of all that lies below."""
-
-
-def seen_in(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
-    """Of what stands right in a directory."""
-    topics, containers = len(node.topics), len(node.containers)
-    if sight.sees_all_in(relative):
-        return Seen(topics, containers)
-    within = sight.within(relative)
-    usual = within.decision.allowed
-    if not usual:
-        topics = containers = 0
-    for name, is_topic, allowed in within.others():
-        if allowed != usual and is_topic:
-            topics += (name in node.topics) * (1 if allowed else -1)
-        elif allowed != usual:
-            containers += (name in node.containers) * (1 if allowed else -1)
-    return Seen(topics, containers)
+__all__ = ["seen_below", "seen_use", "shown_topics"]
 
 
 def seen_below(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
@@ -109,13 +80,3 @@ def shown_topics(sight: Sight, relative: tuple[str, ...]) -> Shown | None:
         return above is not None and sight.sees((*above, name), is_topic=True)
 
     return shown
-
-
-def fill_seen(sight: Sight, relative: tuple[str, ...], out: entry_pb2.Entry) -> None:
-    """Puts the counts of a directory's message right."""
-    if not out.HasField("directory") or sight.sees_all_in(relative):
-        return
-    directory_id = sight.snapshot.find_directory(relative)
-    node = None if directory_id is None else sight.snapshot.node(directory_id)
-    seen = Seen() if node is None else seen_in(sight, relative, node)
-    out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers

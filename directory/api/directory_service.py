@@ -11,8 +11,8 @@ from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
 
 from directory.api import list_entries as listing
 from directory.api.authorizing import authorizing, meant, refuse_lock_out, veiling
+from directory.api.caller_view import fill_seen
 from directory.api.cluster_router import Hosting
-from directory.api.counting import fill_seen
 from directory.api.dry_run import fill_plan
 from directory.api.entry_details import fill_beside
 from directory.api.managing import forbidden_at, may_change, refuse_removal

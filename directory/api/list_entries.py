@@ -9,8 +9,7 @@ from typing import Final
 
 from kdir.v1 import directory_pb2
 
-from directory.api.caller_view import Sight
-from directory.api.counting import fill_seen
+from directory.api.caller_view import Sight, fill_seen
 from directory.api.page_tokens import PageToken, page_size
 from directory.api.resolve_answers import Answers, kind_of
 from directory.api.rpc.call_context import Call

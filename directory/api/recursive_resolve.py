@@ -32,7 +32,9 @@ from resolver.endpoints import AllowList
 from resolver.error_status import to_outcome
 from resolver.errors import InvalidPath, KdirError, LimitExceeded, Unimplemented
 from resolver.host_port import parse_servers
+from resolver.keyed_slots import KeyedSlots
 from resolver.path import Path
+from resolver.peer_certificates import MOST_READ_AT_ONCE
 from resolver.resolution.outcome import End, Failed, Found, NotThere, United
 from resolver.revision_token import Token
 from resolver.transport import GrpcTransport, Method, Stream
@@ -40,6 +42,8 @@ from resolver.transport import GrpcTransport, Method, Stream
 __all__ = ["Recursion"]
 
 _MOST_CALLERS: Final = 64
+_MOST_READ_FOR_ONE: Final = MOST_READ_AT_ONCE // 8
+"""Certificates of servers that are read at a time for one caller."""
 _LOOK: Final = 64
 _KINDS: Final = frozenset(entry_pb2.EntryKind.values())
 
@@ -90,6 +94,7 @@ class _OwnFirst:
                 timeout_seconds,
                 cluster_id=cluster_id,
                 more=self._more,
+                caller=self._caller.principal or self._caller.host,
             )
         call = Call(
             time.monotonic() + timeout_seconds,
@@ -138,7 +143,8 @@ class Recursion:
         self._own = own
         self._handlers = handlers
         self._dialling = dialling or Dialling(None)
-        self._others = GrpcTransport(self._dialling, metadata=_request_id)
+        slots = KeyedSlots(MOST_READ_AT_ONCE, _MOST_READ_FOR_ONE)
+        self._others = GrpcTransport(self._dialling, metadata=_request_id, slots=slots)
         self._answer_bytes = answer_bytes
         self._places = CallerSlots(most_at_once, max(1, most_at_once // 2))
         self._lock = threading.Lock()

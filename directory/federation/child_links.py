@@ -1,7 +1,7 @@
 """The parent's side of the links: admits children, hands down the table, hears them out.
 
 What a child reports of itself and of the mounts below it costs its own link some time, and a commit
-a second: too many or wrong rows are left out, and what cannot be kept is tried again later.
+now and then: too many or wrong rows are left out, and what cannot be kept is tried again later.
 
 Refuses a child that no mount names, or that disagrees about where it hangs: both values are in the
 message, and the child is kept among the *waiting* for ``kdir mounts`` to show.
@@ -52,26 +52,41 @@ _log = logging.getLogger(__name__)
 _SILENT_BEATS = 3
 """So many heartbeats in a row must fail to come before the other side counts as away."""
 _KEEP_SECONDS = 1.0
-"""So often what one child reports is kept."""
+"""What one child reports is kept once in this time at most."""
+_KEEP_BYTES_A_SECOND = 64 * 1024
+"""And no more of it than this, over all its links: large tables are kept more rarely."""
 _READER_SHARE = 0.1
 """The part of the time in which one child's mounts below are read: no child takes a processor."""
+
+
+@dataclass(slots=True)
+class _Pace:
+    """When what one child reports may be kept, over all its links."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    due: float = -inf
+    session: _Session | None = None
+    """Its last link of which not all that came is kept yet; None: all of all links is."""
 
 
 @dataclass(slots=True)
 class _Session:
     hello: federation_pb2.Hello
     heard_at: float
+    """When the last message came, or what it brought was dealt with."""
     below: ReceivedTable
+    pace: _Pace
     topic_count: int = 0
+    is_receiving: bool = False
+    """Whether a message is dealt with: until then others wait, and the child is not silent."""
     news: threading.Event = field(default_factory=threading.Event)
     ended: bool = False
     link: Put | None = None
     """What the store was told of it."""
-    keeping: threading.Lock = field(default_factory=threading.Lock)
+    is_read: bool = False
+    """Whether all messages are dealt with, and no more come."""
     is_kept: bool = True
     """Whether the store has all that the child reported."""
-    tried_at: float = -inf
-    """When that was tried last."""
 
 
 class Children:
@@ -97,6 +112,7 @@ class Children:
         self._clock = clock
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
+        self._paces: dict[str, _Pace] = {}
         self._candidates = Candidates(clock)
         self._stopping = False
         federation.subscribe(self._news)
@@ -205,6 +221,7 @@ class Children:
         with self._lock:
             before = self._sessions.get(hello.cluster_id)
             self._sessions[hello.cluster_id] = session
+            session.pace.session = session
         self._candidates.forget(hello.cluster_id)
         if before is not None:
             before.ended = True
@@ -285,11 +302,11 @@ class Children:
             for response in responses:
                 yield response
                 sent_at = self._clock()
-            self._keep_reported(session)
             rest = sent_at + self._heartbeat_seconds - self._clock()
             session.news.wait(max(0.0, rest))
+            is_receiving = session.is_receiving  # before the time since it was
             silent = self._clock() - session.heard_at
-            if silent > _SILENT_BEATS * self._heartbeat_seconds:
+            if not is_receiving and silent > _SILENT_BEATS * self._heartbeat_seconds:
                 return
 
     def _knows_what_is_above(self, snapshot: Snapshot) -> bool:
@@ -329,18 +346,21 @@ class Children:
         """What comes up, until the child hangs up or says something that cannot be kept."""
         try:
             for request in requests:
-                session.heard_at = self._clock()
+                session.heard_at, session.is_receiving = self._clock(), True
                 if request.HasField("mounts_below"):
                     self._receive_below(session, request.mounts_below)
                 elif request.HasField("heartbeat"):
                     self._heartbeat(session, request.heartbeat)
                 elif request.HasField("hello"):
                     self._hello_again(session, request.hello)
+                self._keep_reported(session)
+                session.heard_at = self._clock()
+                session.is_receiving = False
         except (grpc.RpcError, KdirError, StoreAway) as error:
             # The stream broke, or what it said cannot be kept: the child will link anew.
             _log.info("the link of child %s ends: %r", session.hello.cluster, error)
         finally:
-            session.ended = True
+            session.ended = session.is_read = True
             session.news.set()
 
     def _session(self, hello: federation_pb2.Hello) -> _Session:
@@ -357,7 +377,9 @@ class Children:
             most_bytes=bounds.child_mount_bytes,
             most_endpoints=bounds.mount_endpoints,
         )
-        return _Session(hello, self._clock(), below, hello.topic_count)
+        with self._lock:
+            pace = self._paces.setdefault(hello.cluster_id, _Pace())
+        return _Session(hello, self._clock(), below, pace, hello.topic_count)
 
     def _receive_below(self, session: _Session, table: federation_pb2.MountTable) -> None:
         """Takes the mounts below a child, as far as they may be there."""
@@ -367,7 +389,6 @@ class Children:
             self._federation.hear_below(session.hello.cluster_id, session.below.rows)
             self._federation.table_changed()
             session.is_kept = False
-            self._keep_reported(session)
         if session.below.left_out and session.below.left_out != left_out:
             _log.warning(
                 "child %s told of %d mounts that are not kept: %s",
@@ -378,20 +399,37 @@ class Children:
         taken = time.monotonic() - began
         # Not for longer than a heartbeat: what it sent meanwhile waits, and it is not silent.
         time.sleep(min(self._heartbeat_seconds, taken * (1 / _READER_SHARE - 1)))
-        session.heard_at = self._clock()
+
+    def keep_reported(self) -> None:
+        """Keeps what children reported last and what was not kept when it came: also of those whose
+        link has ended since.
+        """
+        with self._lock:
+            sessions = [one.session for one in self._paces.values() if one.session is not None]
+        for session in sessions:
+            has_all = session.is_read
+            self._keep_reported(session)
+            with session.pace.lock:
+                if has_all and session.is_kept and session.pace.session is session:
+                    session.pace.session = None
 
     def _keep_reported(self, session: _Session) -> None:
-        """Keeps what a child reported of itself and of the mounts below it, once a second at most.
+        """Keeps what a child reported of itself and of the mounts below it, if the pace lets it.
 
-        What cannot be kept now stays in memory, and is tried again: it costs no link.
+        What is not kept now stays in memory, and is tried again: it costs no link. Called where a
+        commit may take its time, never by who sends heartbeats.
         """
-        with session.keeping:
+        pace = session.pace
+        with pace.lock:
             now = self._clock()
-            if session.is_kept or now - session.tried_at < _KEEP_SECONDS:
+            if session.is_kept or now < pace.due or pace.session is not session:
                 return
-            session.is_kept, session.tried_at = True, now
+            session.is_kept, pace.due = True, now + _KEEP_SECONDS
             try:
-                self._keep(self._reported_writes(session))
+                writes = self._reported_writes(session)
+                size = sum(len(one.value) for one in writes if isinstance(one, Put))
+                pace.due = now + max(_KEEP_SECONDS, size / _KEEP_BYTES_A_SECOND)
+                self._keep(writes)
             except (KdirError, StoreAway) as error:
                 session.is_kept = False
                 _log.info("not kept what child %s reported: %s", session.hello.cluster, error)
@@ -417,7 +455,6 @@ class Children:
             hello.CopyFrom(session.hello)
             hello.endpoints[:] = beat.endpoints
             session.hello, session.is_kept = hello, False
-            self._keep_reported(session)
         elif changed:
             self._federation.table_changed()
 
@@ -429,7 +466,6 @@ class Children:
                 f"{session.hello.cluster_id}"
             )
         session.hello, session.is_kept = hello, False
-        self._keep_reported(session)
 
     def forget(self) -> None:
         """Drops what is kept of clusters that are mounted here no more.
@@ -440,6 +476,9 @@ class Children:
         snapshot = self._replica.snapshot
         mounted = {mount.cluster_id for _, mount in snapshot.mounts()}
         self._federation.forget_all_but(mounted)
+        with self._lock:
+            for cluster_id in self._paces.keys() - mounted - self._sessions.keys():
+                del self._paces[cluster_id]
         writes = child_facts.forget_writes(snapshot, mounted)
         if not writes:
             return

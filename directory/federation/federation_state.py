@@ -21,8 +21,9 @@ from directory.federation.facts import Position, TableRow
 from directory.federation.link_records import BELOW
 from directory.federation.mount_table import MountTable
 from directory.federation.referral import Direction, NoWay, Refer, outside, towards
-from directory.federation.table_bounds import DEFAULT_TABLE_BOUNDS, TableBounds, fit_rows
+from directory.federation.table_bounds import fit_rows
 from directory.federation.table_exchange import SentTable
+from directory.namespace.bounds import DEFAULT_TABLE_BOUNDS, TableBounds
 from directory.namespace.entry import ROOT_ID, Kind, Mount
 from directory.namespace.keys import (
     CHILD,

@@ -107,6 +107,10 @@ class ParentLink:
         self._linked = False
         self._message = "not tried yet"
         self._heard_at: float | None = None
+        self._waits_since = 0.0
+        """When it began to wait for a message of the parent, on this link."""
+        self._is_receiving = False
+        """Whether a message is dealt with: until then others wait, and the parent is not silent."""
         self._confirmed_at: float | None = None
         self._confirmed_kept_at: float | None = None
         self._written = 0
@@ -215,6 +219,7 @@ class ParentLink:
         self._welcome, self._awaits_inherited, self._has_inherited = None, False, False
         self._table, self._table_is_new = self._new_table(), False
         self._older_parent = False
+        self._waits_since, self._is_receiving = self._clock(), False
         self._attached = self._replica.snapshot.fact(facts.ATTACHED_KEY)
         endpoint = self._federation.parent_endpoint(turn)
         outbox: _Outbox = queue.SimpleQueue()
@@ -230,12 +235,15 @@ class ParentLink:
                 sender.start()
                 for response in call:
                     received_at = self._heard_at = self._clock()
+                    self._is_receiving = True
                     self._take(response, leadership)
                     if self._linked:
                         self._confirmed_at = received_at
                     self._keep_table(leadership)
                     self._keep_heard(leadership)
                     self._refuse_spoiled()
+                    self._waits_since = self._clock()
+                    self._is_receiving = False
                     if self._stop.is_set() or self._detached() or self._attached_anew():
                         break
                 self._message = f"{endpoint} ended the link"
@@ -310,7 +318,6 @@ class ParentLink:
         """
         version = 0
         told_self = self._member.feature_level(), self._member.kafka_claim()
-        started = self._clock()
         while call.is_active() and not self._stop.is_set():
             self._news.clear()
             itself = self._member.feature_level(), self._member.kafka_claim()
@@ -332,8 +339,9 @@ class ParentLink:
                     revision=self._replica.snapshot.revision,
                 )
                 outbox.put(federation_pb2.LinkRequest(heartbeat=beat))
-            heard = max(started, self._heard_at or started)
-            if self._clock() - heard > _SILENT_BEATS * self._heartbeat_seconds:
+            is_receiving = self._is_receiving  # before the time since it waits
+            silent = self._clock() - self._waits_since
+            if not is_receiving and silent > _SILENT_BEATS * self._heartbeat_seconds:
                 self._message = "the parent has been silent for too long"
                 call.cancel()
                 return

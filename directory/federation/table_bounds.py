@@ -7,20 +7,16 @@ too many loses its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from kdir.v1 import federation_pb2
 
 from directory.federation.facts import TableRow
 from directory.namespace.bounds import check_count, check_text
-from resolver.host_port import MAX_ENDPOINTS
 from resolver.path import Path
 
 __all__ = [
-    "DEFAULT_TABLE_BOUNDS",
-    "TableBounds",
     "check_kafka_claim",
     "check_row",
     "fair_shares",
@@ -29,20 +25,6 @@ __all__ = [
 
 _NAME_BYTES: Final = 256
 _ENDPOINT_BYTES: Final = 300
-
-
-@dataclass(frozen=True, slots=True)
-class TableBounds:
-    """The bounds of one cluster; see ``directory.server.config.Limits`` of the same names."""
-
-    child_mounts: int = 2_000
-    child_mount_bytes: int = 512 * 1024
-    table_mounts: int = 10_000
-    table_bytes: int = 4 * 1024 * 1024
-    mount_endpoints: int = MAX_ENDPOINTS
-
-
-DEFAULT_TABLE_BOUNDS: Final = TableBounds()
 
 
 def check_row(row: federation_pb2.MountRow, most_endpoints: int) -> Path:
@@ -75,7 +57,8 @@ def fit_rows(
     groups: Mapping[str, Sequence[TableRow]], most_rows: int, most_bytes: int
 ) -> dict[str, Sequence[TableRow]]:
     """Returns the rows of each group that fit into so many rows and bytes together: all, or of
-    each as many from its beginning as its fair share is.
+    each as many as its fair share is, in their order. A row that is too large for what is left of
+    the bytes costs none of those after it.
     """
     shares = fair_shares({name: len(rows) for name, rows in groups.items()}, most_rows)
     fitting = {name: rows[: shares[name]] for name, rows in groups.items()}
@@ -85,18 +68,16 @@ def fit_rows(
         return fitting
     allowed = fair_shares(wanted, most_bytes)
     return {
-        name: rows[: _count_within(sizes[name], allowed[name])] for name, rows in fitting.items()
+        name: list(_rows_within(zip(rows, sizes[name], strict=True), allowed[name]))
+        for name, rows in fitting.items()
     }
 
 
-def _count_within(sizes: Iterable[int], most_bytes: int) -> int:
-    count = 0
-    for size in sizes:
-        most_bytes -= size
-        if most_bytes < 0:
-            break
-        count += 1
-    return count
+def _rows_within(sized_rows: Iterable[tuple[TableRow, int]], most_bytes: int) -> Iterator[TableRow]:
+    for row, size in sized_rows:
+        if size <= most_bytes:
+            most_bytes -= size
+            yield row
 
 
 def fair_shares(wanted: Mapping[str, int], most: int) -> dict[str, int]:

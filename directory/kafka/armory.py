@@ -151,7 +151,7 @@ class Armory:
         snapshot = self._desk.latest()
         entry, _ = self._found(snapshot, path, kind)
         known = mark_of(snapshot, aspect, entry.entry_id)
-        basis = basis_of(snapshot, self._desk.mount())
+        basis = basis_of(snapshot, self._desk.mount_at(snapshot))
         same = known is not None and (known.plan, known.takeover) == (plan, takeover)
         if aspect == CONFIGS and known is not None:
             same = same and known.basis == basis  # else it released nothing that holds now
@@ -334,7 +334,7 @@ class Armory:
             found = plan_acls(
                 admin,
                 snapshot,
-                self._desk.mount(),
+                self._desk.mount_at(snapshot),
                 Start(entry.entry_id) if place is None else Start(*place),
                 entry.entry_id,
                 takeover=takeover,
@@ -382,7 +382,7 @@ class Armory:
             InvalidPhysicalName: it is an internal topic's.
         """
         try:
-            found = standing(snapshot, self._desk.mount(), path, kind)
+            found = standing(snapshot, self._desk.mount_at(snapshot), path, kind)
         except (InvalidNamespace, NotAuthoritative):  # the path leads through a link or a mount
             raise _nothing_to_arm(path) from None
         match found.entry:
@@ -398,7 +398,7 @@ class Armory:
         self, snapshot: Snapshot, entry: Directory | Topic, place: tuple[int, str] | None
     ) -> list[Subject]:
         """The topics that a plan is about, by path."""
-        mount, above = self._desk.mount(), facts.inherited_policies(snapshot)
+        mount, above = self._desk.mount_at(snapshot), facts.inherited_policies(snapshot)
         assume = entry.entry_id
         subjects: list[Subject]
         if place is None:
@@ -411,7 +411,7 @@ class Armory:
     def _calls(self, snapshot: Snapshot, subjects: Sequence[Subject]) -> tuple[KafkaCall, ...]:
         """What follows for them once the plan is armed: nothing waits then."""
         found = self._look(snapshot, subjects)
-        rules, room = Rules(mend=True, repeated=True), Room(snapshot, self._desk.mount())
+        rules, room = Rules(mend=True, repeated=True), Room(snapshot, self._desk.mount_at(snapshot))
         calls: list[KafkaCall] = []
         for subject in subjects:
             have = found.get(subject.topic.physical_name)

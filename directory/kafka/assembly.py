@@ -21,6 +21,7 @@ from directory.kafka.reconciler_settings import KafkaSettings
 from resolver.path import Path
 
 if TYPE_CHECKING:
+    from directory.namespace.snapshot import Snapshot
     from directory.server.config import KafkaConfig, ServerConfig
     from directory.store.base import Store
     from directory.store.replica import Replica
@@ -60,7 +61,7 @@ def reconciler_of(
     store: Store,
     replica: Replica,
     writer: Writer,
-    mount: Callable[[], Path],
+    mount_at: Callable[[Snapshot], Path],
     server_id: str,
     unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
     unmanaged: Callable[[], str] = lambda: "",
@@ -91,7 +92,7 @@ def reconciler_of(
         store,
         replica,
         writer,
-        mount,
+        mount_at,
         settings,
         admin,
         candidate=server_id,

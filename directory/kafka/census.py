@@ -31,18 +31,18 @@ class CensusTaker:
     """Of one cluster; for any thread.
 
     Args:
-        mount: where the cluster hangs now.
+        mount_at: where the cluster hung at a snapshot.
         clock: monotonic seconds.
         at_once: trees of so many topics are counted while the caller waits.
     """
 
     def __init__(
         self,
-        mount: Callable[[], Path],
+        mount_at: Callable[[Snapshot], Path],
         clock: Callable[[], float] = time.monotonic,
         at_once: int = _AT_ONCE,
     ) -> None:
-        self._mount: Final = mount
+        self._mount_at: Final = mount_at
         self._clock: Final = clock
         self._at_once: Final = at_once
         self._lock: Final = threading.Lock()
@@ -73,7 +73,7 @@ class CensusTaker:
     def _count(self, snapshot: Snapshot, rest: Callable[[float], object]) -> None:
         worked, begun = 0.0, self._clock()
         try:
-            for census in recorded_topics.counting(snapshot, self._mount(), _LOOK_AFTER):
+            for census in recorded_topics.counting(snapshot, self._mount_at(snapshot), _LOOK_AFTER):
                 seconds = self._clock() - begun
                 worked += seconds
                 rest(seconds)

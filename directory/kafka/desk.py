@@ -26,7 +26,8 @@ class Desk:
     """The store's."""
     latest: Callable[[], Snapshot]
     writer: WritesCommands
-    mount: Callable[[], Path]
+    mount_at: Callable[[Snapshot], Path]
+    """Where the cluster hung at a snapshot."""
     settings: KafkaSettings
     admin: Callable[[], KafkaAdmin]
     """Opens a connection, for one question."""

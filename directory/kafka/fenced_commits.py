@@ -213,6 +213,31 @@ class TopicCommits:
         except LostRace as lost:
             raise LeadershipLost from lost
 
+    def put_each(self, changes: Sequence[tuple[Sequence[Guard], Sequence[Write]]]) -> None:
+        """Commits each of these changes of facts whose guards hold, and leaves out the others. A
+        change has two guards and two writes at most.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+        for start in range(0, len(changes), self.batch):
+            batch = changes[start : start + self.batch]
+            if not self._put_together(batch):
+                for one in batch:
+                    self._put_together([one])
+
+    def _put_together(self, changes: Sequence[tuple[Sequence[Guard], Sequence[Write]]]) -> bool:
+        self.check()
+        guards = [guard for of_one, _ in changes for guard in of_one]
+        writes = [write for _, of_one in changes for write in of_one]
+        try:
+            self._writer.put_facts(writes, guards=(*self._guards, *guards))
+        except LostRace:
+            # The guard that does not hold may be that of the role.
+            self.check()
+            return False
+        return True
+
     def put_all(self, writes: Sequence[Write]) -> None:
         """Commit facts that need not be there together: as many transactions as it takes.
 

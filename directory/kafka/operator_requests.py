@@ -114,7 +114,9 @@ class Operations:
 
     def _rows(self, rules: Sequence[MappingRule], survey: Survey, *, remap: bool) -> list[Adopted]:
         placing = self._desk.settings.placing(tuple(rules))
-        return adoption.plan(placing, survey, self._desk.latest(), self._desk.mount(), remap=remap)
+        snapshot = self._desk.latest()
+        mount = self._desk.mount_at(snapshot)
+        return adoption.plan(placing, survey, snapshot, mount, remap=remap)
 
     def _recorded(
         self, rules: Sequence[MappingRule], *, remap: bool, principal: str, count: int
@@ -126,7 +128,7 @@ class Operations:
         now_ms = int(self._desk.now() * 1000)
         return LargeAdoption(
             change_id=f"{now_ms:x}-{secrets.token_hex(4)}",
-            mount=self._desk.mount(),
+            mount=self._desk.mount_at(self._desk.latest()),
             started_at_ms=now_ms,
             done=0,
             left=count,

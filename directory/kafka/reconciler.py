@@ -77,7 +77,7 @@ class Reconciler:
     Args:
         cluster_name: for logs and for the election.
         store, replica, writer: those of the cluster.
-        mount: where the cluster hangs now.
+        mount_at: where the cluster hung at a snapshot.
         settings: its Kafka and the ceiling.
         admin: opens a connection to Kafka: one for the thread, one for each operator's question.
         clock: monotonic seconds.
@@ -95,7 +95,7 @@ class Reconciler:
         store: Store,
         replica: Replica,
         writer: WritesCommands,
-        mount: Callable[[], Path],
+        mount_at: Callable[[Snapshot], Path],
         settings: KafkaSettings,
         admin: Callable[[], KafkaAdmin],
         *,
@@ -111,7 +111,7 @@ class Reconciler:
         self._store = store
         self._replica = replica
         self._writer = writer
-        self._mount = mount
+        self._mount_at = mount_at
         self._settings = settings
         self._open_admin = open_admin = partial(_guarded, admin)
         self._clock = clock
@@ -121,7 +121,7 @@ class Reconciler:
             store.limits,
             self._latest,
             writer,
-            mount,
+            mount_at,
             settings,
             open_admin,
             unconfirmed_seconds=unconfirmed_seconds,
@@ -141,7 +141,7 @@ class Reconciler:
         self._unsubscribe: Callable[[], None] = lambda: None
         self._term: Term | None = None
         self._health = Health(reachable=False, words="Kafka was not asked yet", since=now())
-        self._census = CensusTaker(mount, clock)
+        self._census = CensusTaker(mount_at, clock)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -233,15 +233,20 @@ class Reconciler:
             return None
         _log.info("%s: this server is the reconciler", self._cluster)
         settling, altered = Settling(self._clock), Altered(self._clock)
-        cluster, settings, latest, mount = self._cluster, self._settings, self._latest, self._mount
+        cluster, settings, latest, mount_at = (
+            self._cluster,
+            self._settings,
+            self._latest,
+            self._mount_at,
+        )
         commits = TopicCommits(self._writer, self._store.limits, leadership)
         return Term(
             leadership,
             commits,
-            Sweeper(cluster, settings, latest, mount, settling, altered, self._clock),
+            Sweeper(cluster, settings, latest, mount_at, settling, altered, self._clock),
             settling,
-            Pusher(cluster, settings, commits, latest, mount, altered, self._clock),
-            AclPusher(cluster, settings, commits, latest, mount, self._unconfirmed, self._clock),
+            Pusher(cluster, settings, commits, latest, mount_at, altered, self._clock),
+            AclPusher(cluster, settings, commits, latest, mount_at, self._unconfirmed, self._clock),
             self._chance,
             self._clock,
         )
@@ -295,7 +300,8 @@ class Reconciler:
             return
         waiting = term.sweeper.sweep(term.admin, term.commits)
         self._answered(term)
-        snapshot, mount = self._latest(), self._mount()
+        snapshot = self._latest()
+        mount = self._mount_at(snapshot)
         places = (recorded_topics.place_of(snapshot, mount, one) for one in waiting)
         term.worklist.add(place for place in places if place is not None)
         self._work(term, term.admin)
@@ -329,7 +335,8 @@ class Reconciler:
 
     def _work(self, term: Term, admin: KafkaAdmin) -> None:
         """Create and delete what waits for it."""
-        snapshot, mount = self._latest(), self._mount()
+        snapshot = self._latest()
+        mount = self._mount_at(snapshot)
         held = KafkaFacts.of(snapshot)
         if held.stop is not None or not held.pinned:
             return
@@ -466,12 +473,12 @@ class Reconciler:
             NotAuthoritative: the path is not below this cluster's mount.
             NotReady
         """
-        mount, term = self._mount(), self._term
+        snapshot, term = self._replica.snapshot, self._term
+        mount = self._mount_at(snapshot)
         if not mount.is_prefix_of(path):
             raise NotAuthoritative(f"{path} is not below {mount}, where this cluster is mounted")
         survey = term.sweeper.survey if term is not None else None
         foreign = term.acl_pusher.foreign if term is not None else {}
-        snapshot = self._replica.snapshot
         found = recorded_topics.recorded_at(snapshot, mount, path)
         rows = [row for one in found for row in drift_of(one, survey)]
         rows += acl_drift(snapshot, mount, path, foreign)

@@ -9,6 +9,7 @@ import heapq
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from directory.kafka import adoption, pin_and_stop, recorded_topics
@@ -21,11 +22,20 @@ from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.pin_and_stop import KafkaFacts
 from directory.kafka.provision import Settling
 from directory.kafka.reconciler_settings import KafkaSettings
-from directory.namespace.keys import detached_key, large_change_key
+from directory.namespace.command import RETIRED_FOR_MS
+from directory.namespace.keys import (
+    DETACHED,
+    detached_key,
+    is_awaited,
+    large_change_key,
+    retired_key,
+    retired_until_ms,
+    retired_value,
+)
 from directory.namespace.mapping import Action, Adoption, plan_adoption
 from directory.namespace.removal_records import LARGE_CHANGES_LEVEL, level_of
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put, Remove
+from directory.store.base import Guard, KeyIs, Put, Remove, Write
 from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
 from resolver.path import Path
 
@@ -37,6 +47,39 @@ _BATCHES: Final = 8
 """As many transactions as adopting may take within a sweep; more wait their turn."""
 _SHARE: Final = 20
 """A sweep that takes a second is made every 20 s at most, whatever the setting says."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Detached:
+    """A topic that was left alone in Kafka when its entry was removed."""
+
+    name: str
+    topic_id: bytes
+    """Empty: not known."""
+    retired: bytes | None
+    """What is kept of its name besides: until when it is retired."""
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """Holds while nobody changed what is kept of it."""
+        retired = KeyIs(retired_key(self.name), self.retired)
+        return KeyIs(detached_key(self.name), self.topic_id), retired
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether the day since it was gone has begun."""
+        return self.retired is not None and not is_awaited(self.retired)
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether the day of its name is over."""
+        until_ms = None if self.retired is None else retired_until_ms(self.retired)
+        return until_ms is not None and until_ms <= now_ms
+
+    def is_seen(self, seen: Seen | Refused | None) -> bool:
+        """Whether what Kafka shows by the name is, or may be, this topic."""
+        if not isinstance(seen, Seen):
+            return seen is not None
+        return not (self.topic_id and seen.topic_id) or seen.topic_id == self.topic_id
 
 
 class Sweeper:
@@ -54,7 +97,7 @@ class Sweeper:
         cluster: str,
         settings: KafkaSettings,
         latest: Callable[[], Snapshot],
-        mount: Callable[[], Path],
+        mount_at: Callable[[Snapshot], Path],
         settling: Settling,
         altered: Altered,
         clock: Callable[[], float],
@@ -63,7 +106,7 @@ class Sweeper:
         self._cluster = cluster
         self._settings = settings
         self._latest = latest
-        self._mount = mount
+        self._mount_at = mount_at
         self._settling = settling
         self._altered = altered
         self._clock = clock
@@ -89,7 +132,8 @@ class Sweeper:
             KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
         """
         # In this order: what is created after the snapshot was taken is not missed in the survey.
-        snapshot, mount = self._latest(), self._mount()
+        snapshot = self._latest()
+        mount = self._mount_at(snapshot)
         survey = self._look(admin)
         held = KafkaFacts.of(self._latest())
         if held.stop is not None and not self._is_over(held, survey, commits):
@@ -109,6 +153,7 @@ class Sweeper:
             _log.info("%s: pinned to Kafka %s", self._cluster, comparison.pin)
             commits.put(pin_and_stop.pin(comparison.pin, int(self._now() * 1000)))
         self._adopt(comparison.adopt, held, commits)
+        self._end_detached(snapshot, survey, admin, commits)
         commits.record(comparison.news)
         if held.allowed:
             commits.put(pin_and_stop.forget_allowed())
@@ -137,19 +182,57 @@ class Sweeper:
         """Records which topics came of requests whose entries were removed meanwhile: they are left
         alone for good, and others that somebody makes of their names later are not.
         """
-        writes = [
-            Put(detached_key(row.observed.physical_name), row.observed.topic_id)
-            for row in rows
-            if row.action is Action.DETACHED
-            and row.observed.topic_id
-            and snapshot.fact(detached_key(row.observed.physical_name)) is None
-        ]
-        for start in range(0, len(writes), commits.batch):
-            commits.put(writes[start : start + commits.batch])
+        changes = []
+        for row in rows:
+            name, topic_id = row.observed.physical_name, row.observed.topic_id
+            detached, retired = detached_key(name), retired_key(name)
+            if row.action is Action.DETACHED and topic_id and snapshot.fact(detached) is None:
+                # Else it may have been adopted meanwhile.
+                guards = KeyIs(detached, None), KeyIs(retired, snapshot.fact(retired))
+                changes.append((guards, (Put(detached, topic_id),)))
+        commits.put_each(changes)
+
+    def _end_detached(
+        self, snapshot: Snapshot, survey: Survey, admin: KafkaAdmin, commits: TopicCommits
+    ) -> None:
+        """Ends the records of topics that were left alone and that Kafka has not had for a day.
+
+        The day is that of a retired name; it begins anew where the topic is seen in it. That Kafka
+        has none is not taken from the survey, which leaves out what may not be described.
+        """
+        now_ms = int(self._now() * 1000)
+        changes: list[tuple[Sequence[Guard], Sequence[Write]]] = []
+        absent: list[_Detached] = []
+        for key, topic_id in snapshot.facts(DETACHED):
+            name = key[len(DETACHED) :].decode(errors="replace")
+            if detached_key(name) != key:
+                continue  # no name that a topic can have
+            one = _Detached(name, topic_id, snapshot.fact(retired_key(name)))
+            if one.is_seen(survey.topics.get(name)) or name in survey.unsettled:
+                if one.retired is not None and (one.is_counting or one.is_over(now_ms)):
+                    changes.append((one.guards, (Remove(retired_key(name)),)))
+            elif one.retired is None or one.is_over(now_ms):
+                absent.append(one)
+        # Not always the same first: of some, Kafka may never say whether it has them.
+        first = self._number * commits.batch % len(absent) if absent else 0
+        absent = (absent[first:] + absent[:first])[: commits.batch]
+        shown = admin.describe([one.name for one in absent]) if absent else {}
+        for one in absent:
+            if one.name in shown and one.is_seen(shown[one.name]):
+                continue
+            retired = retired_key(one.name)
+            if one.is_counting:
+                _log.info("%s: the topic %s, left alone, is gone", self._cluster, one.name)
+                changes.append((one.guards, (Remove(detached_key(one.name)), Remove(retired))))
+            else:
+                day = Put(retired, retired_value(now_ms + RETIRED_FOR_MS))
+                changes.append((one.guards, (day,)))
+        commits.put_each(changes)
 
     def _adopt(self, topics: Sequence[Seen], held: KafkaFacts, commits: TopicCommits) -> None:
         """Take topics in, or make them the backlog."""
-        snapshot, mount = self._latest(), self._mount()
+        snapshot = self._latest()
+        mount = self._mount_at(snapshot)
         rows = plan_adoption(
             self._settings.placing(held.rules),
             [adoption.observed(seen) for seen in topics],
@@ -185,7 +268,7 @@ class Sweeper:
             return None
         return LargeAdoption(
             change_id=SWEEP,
-            mount=self._mount(),
+            mount=self._mount_at(snapshot),
             started_at_ms=int(self._now() * 1000),
             done=0,
             left=count,
@@ -207,7 +290,8 @@ class Sweeper:
         found = admin.configs(chosen)
         self._configs_read = {name: read[name] for name in names if name in read}
         self._configs_read |= dict.fromkeys(chosen, self._number)
-        snapshot, mount = self._latest(), self._mount()
+        snapshot = self._latest()
+        mount = self._mount_at(snapshot)
         wishing = Wishing(snapshot)
         news = []
         self.note = ""

@@ -17,7 +17,13 @@ from typing import Final, Protocol
 
 from directory.namespace.command import Command, ForgetRetired, Plan, ReapDeleted
 from directory.namespace.entry import DELETED_ID
-from directory.namespace.keys import RETIRED, directory_range, retired_key, retired_until_ms
+from directory.namespace.keys import (
+    RETIRED,
+    detached_key,
+    directory_range,
+    retired_key,
+    retired_until_ms,
+)
 from directory.namespace.plan_reap import why_held_up
 from directory.server.logs import carried
 from directory.store.base import Guard, KeyIs, Leadership, Put, Store, StoreAway
@@ -213,15 +219,20 @@ class Reaper:
     def _over(self) -> Iterator[str]:
         """Names whose day is over: looking at a million of them takes a while."""
         now_ms = self._now_ms()
+        snapshot = self._replica.snapshot
         names = (
             (key[len(RETIRED) :].decode(errors="replace"), key, retired_until_ms(value))
-            for key, value in self._replica.snapshot.facts(RETIRED)
+            for key, value in snapshot.facts(RETIRED)
         )
         # A row that cannot be read stays: asked for again and again it would keep all else waiting.
         over = (
             name
             for name, key, until_ms in names
-            if until_ms is not None and until_ms <= now_ms and retired_key(name) == key
+            if until_ms is not None
+            and until_ms <= now_ms
+            and retired_key(name) == key
+            # Of one that was left alone in Kafka the sweep ends both records.
+            and snapshot.fact(detached_key(name)) is None
         )
         return islice(over, _NAMES_KEPT)
 

@@ -18,7 +18,9 @@ from resolver.printable import cut_name, cut_shown, first_unprintable
 
 __all__ = [
     "DEFAULT_BOUNDS",
+    "DEFAULT_TABLE_BOUNDS",
     "Bounds",
+    "TableBounds",
     "check_count",
     "check_endpoint",
     "check_mask",
@@ -35,7 +37,9 @@ _MOST_ENDPOINT_BYTES: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of one cluster; see ``directory.server.config.Limits`` of the same names."""
+    """The bounds of one cluster; ``directory.server.config.Limits`` describes each, and has these
+    numbers as its defaults.
+    """
 
     policy_text_bytes: int = 4_096
     policy_tags: int = 64
@@ -48,6 +52,20 @@ class Bounds:
 
 
 DEFAULT_BOUNDS: Final = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class TableBounds:
+    """The bounds of one cluster's mount table; described there, too."""
+
+    child_mounts: int = 2_000
+    child_mount_bytes: int = 512 * 1024
+    table_mounts: int = 10_000
+    table_bytes: int = 4 * 1024 * 1024
+    mount_endpoints: int = DEFAULT_BOUNDS.mount_endpoints
+
+
+DEFAULT_TABLE_BOUNDS: Final = TableBounds()
 
 
 def check_text(field: str, text: str, most_bytes: int, setting: str, *, before: str = "") -> None:

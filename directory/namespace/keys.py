@@ -8,7 +8,9 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     p/<unified physical name>                       claim: the physical names that share it, by \n
     r/<physical name>                               retired: unix ms until when, as decimal text;
                                                     and "awaited" where kdir asked Kafka for it
-    x/<physical name>                               detached: adoption skips it; Kafka's topic id
+    x/<physical name>                               detached: adoption skips it; Kafka's topic id.
+                                                    Beside a retired name that is not awaited: Kafka
+                                                    has it no more, and both go when that is over
     q/<principal>\0<request id>                     an answered request (deduplication, AIP-155)
     o/<change id>                                   the change events of one commit
     o/-                                             events up to this revision are not kept

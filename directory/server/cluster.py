@@ -197,7 +197,7 @@ class Cluster:
             self.store,
             self.replica,
             self.writer,
-            lambda: self.federation.mount,
+            self.mount_at,
             self.server_id,
             lambda: self.unconfirmed_seconds() or 0.0,
             self.unmanaged,
@@ -245,6 +245,7 @@ class Cluster:
         try:
             self._maintenance.step()
             if self.replica.state is ReplicaState.SERVING:
+                self.children.keep_reported()
                 self.children.forget()
         except (KdirError, StoreAway) as error:
             _log.info("maintenance goes on later: %s", error)

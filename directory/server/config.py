@@ -16,8 +16,12 @@ from math import inf
 from typing import Any, Final, TypeVar
 
 from directory.access.decision import Mode
-from directory.federation.table_bounds import TableBounds
-from directory.namespace.bounds import Bounds
+from directory.namespace.bounds import (
+    DEFAULT_BOUNDS,
+    DEFAULT_TABLE_BOUNDS,
+    Bounds,
+    TableBounds,
+)
 from directory.namespace.entry import LinkMode, LinkWrites
 from directory.server.config_kafka import ASPECTS, KafkaConfig, Listener, kafka_of
 from directory.server.config_security import AuthConfig, TlsConfig, auth_of, tls_of
@@ -26,7 +30,6 @@ from directory.store.base import Incompatible
 from directory.store.etcd.etcd_address import EtcdAddress
 from resolver.endpoints import AllowList
 from resolver.errors import InvalidArgument
-from resolver.host_port import MAX_ENDPOINTS
 from resolver.path import ROOT, Path
 
 __all__ = [
@@ -144,29 +147,29 @@ class Limits:
     """Change events kept in the store."""
     kept_change_bytes: int = 256 * 1024 * 1024
     """The same in bytes."""
-    policy_text_bytes: int = 4_096
+    policy_text_bytes: int = DEFAULT_BOUNDS.policy_text_bytes
     """One text of an entry: owner, description, a key or value of a map, a name."""
-    policy_tags: int = 64
+    policy_tags: int = DEFAULT_BOUNDS.policy_tags
     """Tags of one entry."""
-    policy_tag_bytes: int = 256
+    policy_tag_bytes: int = DEFAULT_BOUNDS.policy_tag_bytes
     """One tag, key and value together."""
-    policy_keys: int = 1_000
+    policy_keys: int = DEFAULT_BOUNDS.policy_keys
     """Keys of all maps of one entry's policies."""
-    policies_bytes: int = 65_536
+    policies_bytes: int = DEFAULT_BOUNDS.policies_bytes
     """All texts, keys and values of one entry's policies."""
-    mask_paths: int = 1_000
+    mask_paths: int = DEFAULT_BOUNDS.mask_paths
     """Paths of an update's or a what-if's mask."""
-    link_targets: int = 100
+    link_targets: int = DEFAULT_BOUNDS.link_targets
     """Targets of one link."""
-    mount_endpoints: int = MAX_ENDPOINTS
+    mount_endpoints: int = DEFAULT_BOUNDS.mount_endpoints
     """Endpoints of one mount, and those a child says it has."""
-    child_mounts: int = 2_000
+    child_mounts: int = DEFAULT_TABLE_BOUNDS.child_mounts
     """Mounts below one child that it may report; its further ones are left out."""
-    child_mount_bytes: int = 512 * 1024
+    child_mount_bytes: int = DEFAULT_TABLE_BOUNDS.child_mount_bytes
     """The same in bytes."""
-    table_mounts: int = 10_000
+    table_mounts: int = DEFAULT_TABLE_BOUNDS.table_mounts
     """Rows of the mount table; of more, each child that reports too many loses its own."""
-    table_bytes: int = 4 * 1024 * 1024
+    table_bytes: int = DEFAULT_TABLE_BOUNDS.table_bytes
     """The same in bytes."""
 
     @property

@@ -178,6 +178,8 @@ def judged(error: KdirError, way: Way, *, recursive: bool) -> tuple[Trouble | No
             | errors.InvalidNamespace()
         ):
             return Trouble.LAME, Verdict.LAME
+        case errors.Closed():
+            return None, Verdict.ACCEPTED  # no server can be asked any more
         case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
             return Trouble.UNREACHABLE, Verdict.FAILED
         case errors.Internal() | errors.LimitExceeded():

@@ -149,8 +149,23 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "dropped": (
         "tests/unit/resolver/test_endpoints.py::test_of_what_others_say_only_plain_endpoints_are_kept",
     ),
-    "certificates read at a time before tokens are sent; how long one may take": (
+    "certificates read at a time before tokens are sent; how long one may take, all addresses of "
+    "its server together": (
         "tests/unit/resolver/test_peer_certificates.py::test_so_many_are_read_at_a_time",
+        "tests/unit/resolver/test_peer_certificates.py::test_all_addresses_of_a_name_share_one_deadline",
+    ),
+    "the same for one caller, in whose name a server resolves; with none free it waits for one": (
+        (
+            "tests/unit/api/test_recursive_resolve.py::"
+            "test_one_caller_who_names_silent_servers_leaves_others_their_readings"
+        ),
+        "tests/unit/resolver/test_peer_certificates.py::test_who_finds_no_slot_waits_for_one",
+    ),
+    "channels to servers that are kept: those used last, and besides those in use": (
+        (
+            "tests/unit/resolver/test_transport.py::"
+            "test_channels_that_were_used_last_are_kept_and_those_in_use_always"
+        ),
     ),
     "child_mounts": (
         "tests/unit/federation/test_table_exchange.py::test_rows_over_the_bound_are_left_out",
@@ -165,10 +180,14 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
             "test_one_group_that_is_too_large_costs_the_others_nothing"
         ),
     ),
-    "commits of what one child reports": (
+    "commits of what one child reports, over all its links; bytes of them": (
         (
             "tests/fault/test_mount_tables.py::"
             "test_a_child_that_reports_too_much_costs_itself_rows_and_nobody_a_link"
+        ),
+        (
+            "tests/unit/federation/test_child_links.py::"
+            "test_what_a_child_reports_is_kept_at_a_pace_of_bytes_and_the_last_of_it_always"
         ),
     ),
     "cluster id, name and incarnation of a child's hello": ("test_what_a_request_holds",),

@@ -79,10 +79,17 @@ class Counting(GrpcTransport):
         *,
         cluster_id: str = "",
         more: Metadata = (),
+        caller: str = "",
     ) -> Any:
         self.count += 1
         return super().call(
-            endpoint, method, request, timeout_seconds, cluster_id=cluster_id, more=more
+            endpoint,
+            method,
+            request,
+            timeout_seconds,
+            cluster_id=cluster_id,
+            more=more,
+            caller=caller,
         )
 
 

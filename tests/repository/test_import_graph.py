@@ -7,9 +7,6 @@ import pytest
 
 from deploy.tools.import_graph import LAYERS, ImportGraph, layer_of, names_at_top, read_imports
 
-# Both show what one caller sees; a view of the tree a caller will be one module.
-_KNOWN_CIRCLES = [["directory.api.counting", "directory.api.caller_view"]]
-_MOST_UPWARD = 5
 _MOST_AT_TOP = 10
 
 
@@ -19,12 +16,11 @@ def graph() -> ImportGraph:
 
 
 def test_no_modules_import_each_other_in_a_circle(graph: ImportGraph) -> None:
-    assert graph.circles() == [sorted(circle) for circle in _KNOWN_CIRCLES]
+    assert graph.circles() == []
 
 
-def test_few_imports_run_upward(graph: ImportGraph) -> None:
-    upward = graph.upward()
-    assert len(upward) <= _MOST_UPWARD, upward
+def test_no_import_runs_upward(graph: ImportGraph) -> None:
+    assert graph.upward() == []
 
 
 def test_each_module_has_a_layer(graph: ImportGraph) -> None:

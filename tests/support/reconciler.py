@@ -110,7 +110,7 @@ class World:
             self.store,
             self.replica,
             writer(self.writer) if writer else self.writer,
-            lambda: MOUNT,
+            lambda _: MOUNT,
             KafkaSettings(**({"bootstrap": ("unused:1",), "ceiling": ALL} | settings)),
             admin,
             clock=lambda: self.now + time.monotonic(),

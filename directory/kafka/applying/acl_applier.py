@@ -113,7 +113,7 @@ class AclPusher:
         settings: KafkaSettings,
         commits: TopicCommits,
         latest: Callable[[], Snapshot],
-        mount: Callable[[], Path],
+        mount_at: Callable[[Snapshot], Path],
         unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -121,7 +121,7 @@ class AclPusher:
         self._settings = settings
         self._commits = commits
         self._latest = latest
-        self._mount = mount
+        self._mount_at = mount_at
         self._unconfirmed = unconfirmed_seconds
         self._clock = clock
         self._lately = Lately(clock)
@@ -255,7 +255,7 @@ class AclPusher:
 
     def _survey(self, snapshot: Snapshot, making: frozenset[int] = frozenset()) -> AclSurvey:
         expired = self._has_expired()
-        return AclSurvey(snapshot, self._mount(), expired=expired, making=making)
+        return AclSurvey(snapshot, self._mount_at(snapshot), expired=expired, making=making)
 
     def _has_expired(self) -> bool:
         most = self._settings.grants_max_age_seconds
@@ -263,7 +263,7 @@ class AclPusher:
 
     def _look(self, snapshot: Snapshot, admin: KafkaAdmin) -> _Round | None:
         """What is to be done now; None where that cannot be said."""
-        started, mount = self._clock(), self._mount()
+        started, mount = self._clock(), self._mount_at(snapshot)
         survey = self._survey(snapshot)
         for resource in survey.unreadable:
             _log.error(

@@ -94,7 +94,7 @@ class Pusher:
         settings: KafkaSettings,
         commits: TopicCommits,
         latest: Callable[[], Snapshot],
-        mount: Callable[[], Path],
+        mount_at: Callable[[Snapshot], Path],
         altered: Altered,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -102,11 +102,11 @@ class Pusher:
         self._settings = settings
         self._commits = commits
         self._latest = latest
-        self._mount = mount
+        self._mount_at = mount_at
         self._clock = clock
         self._rules = Rules(mend=settings.mend)
         self._altered = altered
-        self._pushing = ConfigPushing(cluster, commits, latest, mount, self._altered, clock)
+        self._pushing = ConfigPushing(cluster, commits, latest, mount_at, self._altered, clock)
         self._hints = Hints()
         self._passes: list[_Pass] = []
         self._no_room: dict[tuple[int, str], None] = {}
@@ -147,7 +147,8 @@ class Pusher:
         """
         with self._hints.taken() as noted:
             # Not before: a tree that is older than what was noted would say that nothing is due.
-            snapshot, mount = self._latest(), self._mount()
+            snapshot = self._latest()
+            mount = self._mount_at(snapshot)
             self._forget(noted, snapshot)
             look_for_room = bool(noted.gone) or self._clock() >= self._room_due
             if look_for_room:
@@ -267,7 +268,8 @@ class Pusher:
         Raises:
             LeadershipLost, StoreUnavailable
         """
-        snapshot, mount = self._latest(), self._mount()
+        snapshot = self._latest()
+        mount = self._mount_at(snapshot)
         released = (
             Released(place, one.topic.entry_id, topic_id)
             for one, topic_id in made
@@ -308,13 +310,13 @@ class Pusher:
     def _below(self, directory_id: int, rules: Rules) -> _Pass:
         def walk(snapshot: Snapshot) -> Iterator[Subject]:
             return arming.subjects(
-                snapshot, self._mount(), facts.inherited_policies(snapshot), directory_id
+                snapshot, self._mount_at(snapshot), facts.inherited_policies(snapshot), directory_id
             )
 
         return _Pass(walk, rules)
 
     def _at(self, snapshot: Snapshot, places: Sequence[tuple[int, str]]) -> Iterator[Subject]:
-        return subjects_at(snapshot, self._mount(), places)
+        return subjects_at(snapshot, self._mount_at(snapshot), places)
 
     def _gather(self, one: _Pass, snapshot: Snapshot) -> tuple[list[Subject], bool]:
         """The next topics of a pass that Kafka has to be asked about; whether it is through."""

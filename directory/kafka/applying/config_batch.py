@@ -83,7 +83,7 @@ class ConfigPushing:
         cluster: str,
         commits: TopicCommits,
         latest: Callable[[], Snapshot],
-        mount: Callable[[], Path],
+        mount_at: Callable[[Snapshot], Path],
         altered: Altered,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -91,7 +91,7 @@ class ConfigPushing:
         self._cluster = cluster
         self._commits = commits
         self._latest = latest
-        self._mount = mount
+        self._mount_at = mount_at
         self._clock = clock
 
     def carry_out(
@@ -109,7 +109,7 @@ class ConfigPushing:
             KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
         """
         # As they are by now: the walk may be old.
-        now = list(subjects_at(snapshot, self._mount(), places))
+        now = list(subjects_at(snapshot, self._mount_at(snapshot), places))
         names = [subject.topic.physical_name for subject in now]
         shown, configs = admin.describe(names), admin.configs(names)
         judged: list[tuple[Subject, Verdict]] = []
@@ -131,7 +131,7 @@ class ConfigPushing:
             verdict = arming.judge(subject, have, pushed, rules)
             judged.append((subject, verdict))
             records.append(pushed)
-        granting = Granting(self._commits, self._latest, self._mount(), judged)
+        granting = Granting(self._commits, self._latest, self._mount_at, judged)
         for (subject, verdict), pushed in zip(granting.asked(), records, strict=True):
             if verdict.asked != pushed:
                 writes.append(verdict.asked.to_write(subject.topic.entry_id))
@@ -151,7 +151,7 @@ class ConfigPushing:
         """Make the calls; the outcome of each topic. One whose id is not the one that was compared
         any more is left out.
         """
-        basis = basis_of(snapshot, self._mount())
+        basis = basis_of(snapshot, self._mount_at(snapshot))
         names = [subject.topic.physical_name for subject, _ in asks]
         # What was committed since may have taken long: the ids are compared right before.
         shown = admin.describe(names)
@@ -159,7 +159,8 @@ class ConfigPushing:
 
         def still() -> None:
             self._commits.check()
-            changed = basis_of(self._latest(), self._mount()) != basis
+            latest = self._latest()
+            changed = basis_of(latest, self._mount_at(latest)) != basis
             if changed or self._clock() - looked_at > _LOOK_SECONDS:
                 raise _LookedTooLongAgo
 

@@ -94,14 +94,15 @@ class Granting:
         self,
         commits: TopicCommits,
         latest: Callable[[], Snapshot],
-        mount: Path,
+        mount_at: Callable[[Snapshot], Path],
         judged: list[Judged],
     ) -> None:
         self._commits = commits
         self._latest = latest
         self._judged = judged
         growing = [one for one in judged if one[1].grows_to]
-        room = Room(latest(), mount) if growing else None
+        newest = latest()
+        room = Room(newest, mount_at(newest)) if growing else None
         self._bound = {
             subject.topic.entry_id
             for subject, _ in growing

@@ -1,17 +1,19 @@
 """Walking on in a caller's name: by its token, with its own memory, and never by our own rights."""
 
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kdir.v1 import entry_pb2, resolve_pb2, watch_pb2
+from kdir.v1 import entry_pb2, error_pb2, resolve_pb2, watch_pb2
 
 from directory.api.recursive_resolve import Recursion, _Caller, _OwnFirst
 from directory.api.rpc.call_context import Call
 from directory.server.config_security import TlsConfig
 from directory.server.dialling import Dialling
-from resolver.errors import InvalidArgument, Unimplemented
+from resolver.errors import Closed, InvalidArgument, Unimplemented, Unreachable
 from resolver.revision_token import Position, Token
 from resolver.transport import GrpcTransport, method
 from tests.support.identities import Authority
@@ -155,6 +157,67 @@ def test_nothing_is_watched_in_anothers_name_and_that_is_an_error_like_any_other
     watch = method("WatchService.Watch")
     with pytest.raises(Unimplemented, match="WatchService"):
         own.stream(OWN, watch, watch_pb2.WatchRequest(path="/"))
+
+
+def test_one_caller_who_names_silent_servers_leaves_others_their_readings(tmp_path: Path) -> None:
+    """A certificate is read before a token is sent: so many at a time, and few for one caller."""
+    recursion = Here().recursion(dialling(Authority(tmp_path).server("kc-1")))
+    asked, request = method("ResolveService.Resolve"), resolve_pb2.ResolveRequest(path="/a")
+
+    def way(principal: str) -> _OwnFirst:
+        caller = _Caller(principal, "10.0.0.1", f"token of {principal}")
+        return _OwnFirst(caller, lambda: (OWN,), {}, recursion._others)
+
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as silent, socket.socket() as closed:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        port = closed.getsockname()[1]
+        silent.settimeout(20)
+        with ThreadPoolExecutor(100) as pool:
+            greedy = [
+                pool.submit(way("User:g").call, address, asked, request, 4, cluster_id=f"kc-{one}")
+                for one in range(100)
+            ]
+            accepted = [silent.accept() for _ in range(8)]
+            for one in range(50):
+                with pytest.raises(Unreachable, match="no connection"):
+                    way("User:bob").call(
+                        f"127.0.0.1:{port}", asked, request, 20, cluster_id=f"kc-b{one}"
+                    )
+            for connection, _ in accepted:
+                connection.close()
+            assert all(one.exception(60) for one in greedy)
+    recursion.close()
+
+
+class Referring(Here):
+    """A root that refers all to a cluster that is nowhere."""
+
+    def outcome(self, path: str) -> resolve_pb2.Outcome:
+        referral = resolve_pb2.Referral(
+            kind=resolve_pb2.REFERRAL_KIND_DOWN,
+            mount=path,
+            cluster_id="kc-2",
+            endpoints=["127.0.0.1:1999"],
+            epoch=1,
+            lifetime_seconds=60,
+        )
+        return resolve_pb2.Outcome(referral=referral)
+
+
+def test_what_is_asked_of_others_after_the_server_stops_is_closed() -> None:
+    recursion = Referring().recursion()
+    caller = call("User:alice", "token-a")
+    request = resolve_pb2.ResolveRequest(path="/a")
+    with pytest.raises(Unreachable):
+        recursion.resolve(request, caller)
+    recursion.close()
+    with pytest.raises(Closed):
+        recursion.resolve(request, caller)
+    (outcome,) = recursion.batch_resolve(
+        resolve_pb2.BatchResolveRequest(paths=["/b"]), caller
+    ).outcomes
+    assert outcome.error.reason == error_pb2.ERROR_REASON_CANCELLED
 
 
 def test_without_tls_a_caller_s_token_goes_to_this_machine_only() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,11 @@ from kdir.v1 import federation_pb2, federation_pb2_grpc
 from deploy.local.ports import LOOPBACK
 from directory.federation import facts
 from directory.federation.federation_state import endpoint_of_turn
-from directory.namespace.keys import PARENT
+from directory.namespace.keys import MOUNT_ROW, PARENT
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
 from directory.store.addresses import open_store
-from directory.store.base import Committed, Put, Remove, Store, Transaction
+from directory.store.base import Committed, Guard, Put, Remove, Store, Transaction, Write
 from directory.store.replica import Applied, ReplicaState
 from resolver.path import Path as Path_
 from tests.support.federation import eventually
@@ -41,6 +42,8 @@ class _Parent(federation_pb2_grpc.FederationServiceServicer):
         self.word = word
         self.welcome = WELCOME
         self.links = 0
+        self.beats = 0
+        self.rows: list[federation_pb2.MountRow] = []
         self.ended = threading.Event()
 
     def Link(
@@ -48,14 +51,23 @@ class _Parent(federation_pb2_grpc.FederationServiceServicer):
     ) -> Iterator[federation_pb2.LinkResponse]:
         next(requests)
         self.links += 1
+        threading.Thread(target=self._read, args=(requests,), daemon=True).start()
         yield federation_pb2.LinkResponse(welcome=self.welcome)
         told = ""
         while not self.ended.is_set() and context.is_active():
             if told != self.word:
                 told = self.word
                 yield federation_pb2.LinkResponse(inherited=inherited(told))
+                if self.rows:
+                    table = federation_pb2.MountTable(rows=self.rows)
+                    yield federation_pb2.LinkResponse(mount_table=table)
             self.ended.wait(0.1)
             yield federation_pb2.LinkResponse(heartbeat=federation_pb2.Heartbeat())
+
+    def _read(self, requests: Iterator[federation_pb2.LinkRequest]) -> None:
+        with suppress(grpc.RpcError):
+            for request in requests:
+                self.beats += request.HasField("heartbeat")
 
     def ListMounts(  # pragma: no cover - nobody asks
         self, request: federation_pb2.ListMountsRequest, context: grpc.ServicerContext
@@ -185,6 +197,36 @@ def test_what_comes_on_a_link_of_before_an_attach_is_no_word_of_since(
         said.ended.set()
         cluster.stop()
         other.close()
+
+
+def test_a_link_stands_while_the_mount_table_is_committed(
+    tmp_path: Path, parent: tuple[_Parent, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For many more than the three heartbeats after which a parent is taken for silent."""
+    said, address = parent
+    said.rows = [federation_pb2.MountRow(mount="/ny", cluster_id="kc-ny", epoch=1)]
+    cluster = Cluster.open(config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", address))
+    go_on, began = threading.Event(), threading.Event()
+    put_facts = cluster.writer.put_facts
+
+    def wait_and_put(writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        if any(write.key.startswith(MOUNT_ROW) for write in writes):
+            began.set()
+            assert go_on.wait(60)
+        return put_facts(writes, guards)
+
+    monkeypatch.setattr(cluster.writer, "put_facts", wait_and_put)
+    cluster.start()
+    try:
+        assert began.wait(60)
+        before = said.beats
+        assert eventually(lambda: said.beats >= before + 12)
+        go_on.set()
+        assert eventually(lambda: list(facts.table_rows(cluster.replica.snapshot)))
+        assert said.links == 1
+    finally:
+        go_on.set()
+        cluster.stop()
 
 
 def welcome_at(*endpoints: str) -> federation_pb2.Welcome:

@@ -213,6 +213,14 @@ def test_one_group_that_is_too_large_costs_the_others_nothing() -> None:
     assert not any(fit_rows(groups, -5, 100).values())
 
 
+def test_a_row_for_which_there_is_no_room_costs_itself_only() -> None:
+    small = [TableRow(row(f"/g/{one}"), 1) for one in range(4)]
+    large = TableRow(row("/g/large", cluster="x" * 250), 1)
+    room = 4 * small[0].row.ByteSize()
+    fitting = fit_rows({"greedy": [small[0], large, *small[1:]]}, 100, room)
+    assert fitting == {"greedy": small}
+
+
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 50)), st.integers(-5, 300))
 def test_shares_are_fair(wanted: dict[str, int], most: int) -> None:
     shares = fair_shares(wanted, most)

@@ -8,6 +8,7 @@ import time
 from directory.kafka.census import CensusTaker
 from directory.kafka.recorded_topics import Census
 from directory.namespace.command import CreateTopic
+from resolver.path import Path
 from tests.support.federation import eventually
 from tests.support.trees import Cluster, path
 
@@ -30,7 +31,7 @@ def tree(topics: int) -> Cluster:
 def test_a_small_tree_is_counted_when_asked_and_once_a_revision() -> None:
     cluster = tree(3)
     clock = Clock()
-    taker = CensusTaker(lambda: cluster.mount, clock)
+    taker = CensusTaker(lambda _: cluster.mount, clock)
     assert taker.of(cluster.snapshot) == Census(cluster.snapshot.revision, 3, 0, 0)
     again = taker.of(cluster.snapshot)
     assert taker.of(cluster.snapshot) is again
@@ -38,7 +39,7 @@ def test_a_small_tree_is_counted_when_asked_and_once_a_revision() -> None:
 
 def test_a_large_tree_is_counted_by_a_thread_and_the_last_count_is_told_meanwhile() -> None:
     cluster = tree(500)
-    taker = CensusTaker(lambda: cluster.mount, at_once=10)
+    taker = CensusTaker(lambda _: cluster.mount, at_once=10)
     assert taker.of(cluster.snapshot) == Census()  # nobody waits for the first either
     eventually(lambda: taker.of(cluster.snapshot).revision > 0)
     first = taker.of(cluster.snapshot)
@@ -51,11 +52,11 @@ def test_a_large_tree_is_counted_by_a_thread_and_the_last_count_is_told_meanwhil
 def test_counting_rests_most_of_the_time() -> None:
     cluster, clock = tree(3), Clock()
 
-    def mount() -> object:
+    def mount_at(_: object) -> Path:
         clock.now += 2.0  # a walk that takes two seconds
         return cluster.mount
 
-    taker = CensusTaker(mount, clock)  # type: ignore[arg-type]
+    taker = CensusTaker(mount_at, clock)
     first = taker.of(cluster.snapshot)
     cluster.do(CreateTopic(path=path("/la/more")), creates_in_kafka=True)
     clock.now += 19.0
@@ -66,7 +67,7 @@ def test_counting_rests_most_of_the_time() -> None:
 
 def test_a_count_that_is_stopped_ends_and_says_nothing_half() -> None:
     cluster = tree(1_000)
-    taker = CensusTaker(lambda: cluster.mount, at_once=10)
+    taker = CensusTaker(lambda _: cluster.mount, at_once=10)
     taker._rest = lambda _: taker._stop.wait(30)  # type: ignore[method-assign,assignment]
     taker.of(cluster.snapshot)
     begun = time.monotonic()

@@ -44,7 +44,7 @@ class World:
             store,
             replica,
             Writer(store, replica, ProtoCodec(), lambda _: ROOT),
-            lambda: ROOT,
+            lambda _: ROOT,
             KafkaSettings(bootstrap=("unused:1",), ceiling=frozenset()),
             self.open_admin,
             clock=itertools.count(0, 100).__next__,

@@ -1,28 +1,156 @@
-"""The transport over gRPC: a call that meets its end is answered by a typed error."""
+"""The transport over gRPC: a call that meets its end is answered by a typed error, and of channels
+those used last are kept.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
 import pytest
-from kdir.v1 import resolve_pb2
+from kdir.v1 import resolve_pb2, watch_pb2
 
-from resolver.errors import Cancelled
+from deploy.local.ports import LOOPBACK
+from resolver import Resolver
+from resolver.errors import Cancelled, Closed, KdirError
 from resolver.transport import GrpcTransport, method
+from tests.support.federation import eventually
+
+RESOLVE = method("ResolveService.Resolve")
+WATCH = method("WatchService.Watch")
+REQUEST = resolve_pb2.ResolveRequest(path="/a")
+DESCRIPTORS = Path("/proc/self/fd")
+KEPT = 256
+MANY = 300
 
 
-def test_a_call_whose_channel_is_closed_by_another_thread_is_cancelled(
-    monkeypatch: pytest.MonkeyPatch,
+class Answering(grpc.GenericRpcHandler):
+    """A server that answers nothing of use at once, and holds its watches until it is stopped."""
+
+    def __init__(self, ports: int = 1) -> None:
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.asked = threading.Event()
+        self._stopping = threading.Event()
+        self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self])
+        self.addresses = [
+            f"{LOOPBACK}:{self._server.add_insecure_port(f'{LOOPBACK}:0')}" for _ in range(ports)
+        ]
+        self.address = self.addresses[0]
+        self._server.start()
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
+        if str(details.method) == WATCH.name:
+            return grpc.unary_stream_rpc_method_handler(self._watch)
+        return grpc.unary_unary_rpc_method_handler(self._answer)
+
+    def _answer(self, _: bytes, __: grpc.ServicerContext) -> bytes:
+        self.asked.set()
+        self.go_on.wait(60)
+        return resolve_pb2.ResolveResponse().SerializeToString()
+
+    def _watch(self, _: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        while context.is_active() and not self._stopping.is_set():
+            yield watch_pb2.WatchResponse().SerializeToString()
+            self._stopping.wait(0.05)
+
+    def stop(self) -> None:
+        self.go_on.set()
+        self._stopping.set()
+        self._server.stop(0).wait()
+
+
+@pytest.fixture
+def server() -> Iterator[Answering]:
+    made = Answering()
+    yield made
+    made.stop()
+
+
+def test_who_asks_while_or_after_the_transport_is_closed_gets_a_typed_error(
+    server: Answering,
 ) -> None:
     transport = GrpcTransport()
-    find = transport._callable
+    server.go_on.clear()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(transport.call, server.address, RESOLVE, REQUEST, 60)
+        assert server.asked.wait(60)
+        transport.close()
+        assert isinstance(asked.exception(60), Cancelled)
+    for _ in range(2):
+        with pytest.raises(Closed):
+            transport.call(server.address, RESOLVE, REQUEST, 1)
+        with pytest.raises(Closed):
+            transport.stream(server.address, WATCH, watch_pb2.WatchRequest(path="/"))
+        with pytest.raises(Closed):
+            transport.open_channel(server.address, "")
+        transport.close()
 
-    def closed_meanwhile(*words: object) -> object:
-        found = find(*words)  # type: ignore[arg-type] # handed on as it came
+
+def test_a_channel_that_another_thread_closes_before_its_call_is_closed(
+    server: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = GrpcTransport()
+    take = transport._take
+
+    def closed_meanwhile(*words: Any) -> Any:
+        found = take(*words)
         transport.close()
         return found
 
-    monkeypatch.setattr(transport, "_callable", closed_meanwhile)
-    request = resolve_pb2.ResolveRequest(path="/a")
-    with pytest.raises(Cancelled):
-        transport.call("127.0.0.1:1", method("ResolveService.Resolve"), request, 1)
-    with pytest.raises(RuntimeError, match="closed"):
-        transport.call("127.0.0.1:1", method("ResolveService.Resolve"), request, 1)
+    monkeypatch.setattr(transport, "_take", closed_meanwhile)
+    with pytest.raises(Closed):
+        transport.call(server.address, RESOLVE, REQUEST, 1)
+
+
+def test_a_resolver_that_is_used_after_its_close_is_closed(server: Answering) -> None:
+    resolver = Resolver(server.address)
+    resolver.close()
+    with pytest.raises(Closed):
+        resolver.resolve("/a")
+    with pytest.raises(Closed):
+        resolver.list("/a")
+    resolver.close()
+
+
+def sockets() -> int:
+    """How many descriptors this process has."""
+    return len(list(DESCRIPTORS.iterdir()))
+
+
+@pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="counts descriptors in /proc")
+def test_channels_that_were_used_last_are_kept_and_those_in_use_always() -> None:
+    server = Answering(MANY)
+    transport = GrpcTransport()
+    before = sockets()
+    first, *others = server.addresses
+    stream = transport.stream(first, WATCH, watch_pb2.WatchRequest(path="/"))
+    messages = iter(stream)
+    next(messages)
+    try:
+        for address in others:
+            transport.call(address, RESOLVE, REQUEST, 60)
+        # Of each connection both ends are of this process.
+        assert eventually(lambda: sockets() - before <= 2 * KEPT + 20)
+        for _ in range(3):
+            next(messages)
+        held = {key.endpoint for key in transport._channels._channels}  # type: ignore[attr-defined]
+        assert held == {first, *others[1 - KEPT :]}
+        stream.cancel()
+        with pytest.raises(KdirError):
+            list(messages)
+
+        def goes() -> bool:
+            for address in others[:KEPT]:
+                transport.call(address, RESOLVE, REQUEST, 60)
+            held = {key.endpoint for key in transport._channels._channels}  # type: ignore[attr-defined]
+            return held == set(others[:KEPT])
+
+        assert eventually(goes)
+    finally:
+        transport.close()
+        server.stop()

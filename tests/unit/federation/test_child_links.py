@@ -1,0 +1,222 @@
+"""The parent's side of a link, over a store that takes its time, and against a child that reports
+without a rest.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, cast
+
+import pytest
+from kdir.v1 import federation_pb2
+
+from directory.federation.child_facts import below_rows, below_writes
+from directory.federation.child_links import Children
+from directory.federation.facts import TableRow
+from directory.federation.federation_state import unix_ms
+from directory.federation.link_records import BELOW
+from directory.namespace.command import CreateMount
+from directory.server.cluster import Cluster
+from directory.server.config import ServerConfig
+from directory.store.base import Guard, Put, Write
+from directory.store.replica import ReplicaState
+from directory.store.writer import Writer
+from tests.support.federation import eventually
+from tests.support.trees import path
+
+CHILD: Final = "kc-la"
+KEY: Final = BELOW + CHILD.encode()
+HELLO: Final = federation_pb2.Hello(
+    cluster_id=CHILD, cluster="la", mount="/la", reads_table_changes=True
+)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A parent that mounts one child."""
+    config = ServerConfig.quick(path("/"), store=f"sqlite:///{tmp_path / 'root.sqlite'}")
+    made = Cluster.open(config)
+    made.start()
+    eventually(lambda: made.replica.state is ReplicaState.SERVING)
+    made.writer.execute(CreateMount(path=path("/la"), cluster_id=CHILD))
+    yield made
+    made.stop()
+
+
+class Writing:
+    """A cluster's writer, which counts what is kept of the mounts below a child, and waits before
+    it keeps that, while it is told to.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.began = threading.Event()
+        self.sizes: list[int] = []
+
+    def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        sizes = [len(one.value) for one in writes if isinstance(one, Put) and one.key == KEY]
+        if sizes:
+            self.began.set()
+            assert self.go_on.wait(60)
+            self.sizes += sizes
+        return self._cluster.writer.put_facts(writes, guards)
+
+
+class Link:
+    """A link that a child holds, and what came over it."""
+
+    def __init__(self, children: Children) -> None:
+        self._said: queue.SimpleQueue[federation_pb2.LinkRequest | threading.Event | None] = (
+            queue.SimpleQueue()
+        )
+        self.responses: list[federation_pb2.LinkResponse] = []
+        self._children = children
+        self._thread = threading.Thread(target=self._receive, daemon=True)
+        self._thread.start()
+
+    def _receive(self) -> None:
+        served = self._children.serve(HELLO, self._requests(), lambda: self._said.put(None))
+        self.responses.extend(served)
+
+    def _requests(self) -> Iterator[federation_pb2.LinkRequest]:
+        while (one := self._said.get()) is not None:
+            if isinstance(one, threading.Event):
+                one.set()
+            else:
+                yield one
+
+    def wait(self) -> None:
+        """Until what was sent so far is received."""
+        received = threading.Event()
+        self._said.put(received)
+        assert received.wait(60)
+
+    def report(self, *rows: federation_pb2.MountRow) -> None:
+        self._said.put(
+            federation_pb2.LinkRequest(mounts_below=federation_pb2.MountTable(rows=rows))
+        )
+
+    def beat(self) -> None:
+        self._said.put(federation_pb2.LinkRequest(heartbeat=federation_pb2.Heartbeat()))
+
+    @property
+    def stands(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def beats(self) -> int:
+        return sum(one.HasField("heartbeat") for one in list(self.responses))
+
+    def close(self) -> None:
+        self._said.put(None)
+        self._thread.join(60)
+
+
+def row(number: int, epoch: int = 1) -> federation_pb2.MountRow:
+    return federation_pb2.MountRow(
+        mount=f"/la/{number}", cluster_id=f"kc-{number}", epoch=epoch, endpoints=["h:1"]
+    )
+
+
+def large_row(number: int, epoch: int) -> federation_pb2.MountRow:
+    claim = federation_pb2.KafkaClaim(kafka_cluster_id="x" * 1_000, mount="/" + "y" * 1_000)
+    made = row(number, epoch)
+    made.kafka.CopyFrom(claim)
+    return made
+
+
+def children_of(
+    cluster: Cluster,
+    writing: Writing,
+    heartbeat_seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Children:
+    member = replace(cluster._member(), heartbeat_seconds=heartbeat_seconds)
+    writer = cast("Writer", writing)
+    return Children(cluster.federation, cluster.replica, writer, member, clock)
+
+
+def test_heartbeats_go_on_while_what_a_child_reported_is_committed(cluster: Cluster) -> None:
+    """For many more than the three heartbeats after which a child takes its parent for silent."""
+    writing = Writing(cluster)
+    children = children_of(cluster, writing, 0.1)
+    writing.go_on.clear()
+    link = Link(children)
+    try:
+        link.report(row(1))
+        assert writing.began.wait(60)
+        before = link.beats
+
+        def has_beaten() -> bool:
+            link.beat()
+            return link.beats >= before + 20
+
+        assert eventually(has_beaten)
+        assert link.stands
+        assert not writing.sizes
+        writing.go_on.set()
+        assert eventually(lambda: below_rows(cluster.replica.snapshot, CHILD))
+        assert link.stands
+    finally:
+        writing.go_on.set()
+        link.close()
+        children.stop()
+
+
+def test_what_a_child_reports_is_kept_at_a_pace_of_bytes_and_the_last_of_it_always(
+    cluster: Cluster,
+) -> None:
+    now = [0.0]
+    writing = Writing(cluster)
+    children = children_of(cluster, writing, 1_000.0, lambda: now[0])
+    seconds, rows = 30, 100
+    size = sum(large_row(one, 1).ByteSize() for one in range(rows))
+    assert 200_000 < size < 500_000
+    for links in range(3):  # nor is there more for a child that links anew
+        link = Link(children)
+        for second in range(links * 10, links * 10 + 10):
+            now[0] = float(second)
+            link.report(*(large_row(one, second + 1) for one in range(rows)))
+            link.wait()
+        link.close()
+    assert sum(writing.sizes) <= 64 * 1024 * seconds + 2 * size
+    now[0] = float(seconds + 100)
+    children.keep_reported()
+    kept = below_rows(cluster.replica.snapshot, CHILD)
+    assert {one.row.epoch for one in kept} == {seconds}
+
+
+def test_after_a_link_was_lost_the_newest_words_of_it_are_handed_on(cluster: Cluster) -> None:
+    """Another server of the cluster may have held it since, and have kept what is newer."""
+    now = unix_ms()
+
+    def said(number: int, seconds_ago: int, **fields: object) -> TableRow:
+        made = row(number)
+        made.MergeFrom(federation_pb2.MountRow(**fields))  # type: ignore[arg-type]
+        return TableRow(made, now - 1000 * seconds_ago)
+
+    federation = cluster.federation
+    federation.heard(CHILD, 0, linked=True)
+    received = [said(1, 60, topic_count=1), said(2, 10, topic_count=2), said(3, 10)]
+    federation.hear_below(CHILD, received)
+    federation.heard(CHILD, 0, linked=False)
+    kept = [said(1, 30, topic_count=10), said(2, 40, topic_count=20), said(3, 40)]
+    kept[2].row.cluster_id = "kc-another"
+    cluster.writer.put_facts(below_writes(cluster.replica.snapshot, CHILD, kept, now))
+    for rows in (federation.rows_below(), federation.rows_everywhere()):
+        found = {one.row.mount: one for one in rows if one.row.mount.startswith("/la/")}
+        assert {mount: one.row.topic_count for mount, one in found.items()} == {
+            "/la/1": 10,
+            "/la/2": 2,
+            "/la/3": 0,
+        }
+        assert found["/la/3"].row.cluster_id == "kc-another"
+        ages = {mount: round((now - one.word_ms) / 1000) for mount, one in found.items()}
+        assert ages == {"/la/1": 30, "/la/2": 10, "/la/3": 40}

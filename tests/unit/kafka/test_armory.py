@@ -1,0 +1,46 @@
+"""What operators ask about arming is answered of one snapshot, its mount included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from directory.kafka import pin_and_stop
+from directory.kafka.armory import Armory
+from directory.kafka.contract import KafkaAdmin
+from directory.kafka.desk import Desk
+from directory.kafka.reconciler_settings import CONFIGS, KafkaSettings
+from directory.namespace.command import CreateDirectory
+from directory.store.sqlite.store import LIMITS
+from resolver.errors import Absent, KafkaUnavailable
+from tests.support.trees import Cluster, path
+
+
+def test_a_plan_is_made_at_the_mount_of_its_snapshot() -> None:
+    """The cluster is moved before the plan is made, and its tree here is still the one before."""
+    cluster = Cluster("/la")
+    cluster.do(CreateDirectory(path=path("/la/a")))
+    pinned = pin_and_stop.pin("K")
+    assert cluster.rows.commit((), pinned)
+    snapshot = cluster.snapshot.apply(cluster.rows.revision, pinned)
+
+    def away() -> KafkaAdmin:
+        raise KafkaUnavailable("away")
+
+    writer: Any = None
+    armory = Armory(
+        Desk(
+            "la",
+            LIMITS,
+            lambda: snapshot,
+            writer,
+            lambda of: path("/la") if of is snapshot else path("/ny"),
+            KafkaSettings(bootstrap=("unused:1",), ceiling=frozenset({CONFIGS})),
+            away,
+        )
+    )
+    with pytest.raises(KafkaUnavailable):  # it is there, and Kafka is asked for its topics
+        armory.plan(path("/la/a"), CONFIGS)
+    with pytest.raises(Absent):
+        armory.plan(path("/la/b"), CONFIGS)
