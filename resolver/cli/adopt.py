@@ -116,7 +116,7 @@ def _adopt_by_rules(
         out.lines(one.path for one in answer.adoptions if one.path)
     else:
         columns = [Column("ACTION"), Column("TOPIC"), Column("PATH"), Column("RULE", right=True),
-                   Column("WHY")]  # fmt: skip
+                   Column("REASON")]  # fmt: skip
         Table(out, columns).rows([_adoption_row(one) for one in answer.adoptions])
     counts: dict[str, int] = {}
     for one in answer.adoptions:

@@ -188,7 +188,7 @@ _COLUMNS: Final = (
     Column("PARENT"),
     Column("KAFKA"),
     Column("VERSION"),
-    Column("UP", right=True),
+    Column("UPTIME", right=True),
 )
 _NAMED: Final = 5
 """So many of the values that were set aside are shown."""
@@ -219,7 +219,7 @@ def _row(
 
 
 def _state(status: admin_pb2.GetStatusResponse) -> str:
-    """In the words of /readyz (directory/server/health.py), such as ``stale 12 s``."""
+    """The states of /readyz (directory/server/health.py), such as ``stale 12 s``."""
     name = _STATES.get(status.replica_state, str(status.replica_state))
     if name == "loading":
         return name
@@ -229,7 +229,7 @@ def _state(status: admin_pb2.GetStatusResponse) -> str:
         return f"stale {status.store_status.age_seconds:.0f} s"
     if status.parent.unmounted:
         return "unmounted"
-    return "untold" if status.parent.untold else name
+    return "awaiting-parent" if status.parent.untold else name
 
 
 def _parent(status: admin_pb2.GetStatusResponse) -> str | Styled:
@@ -240,7 +240,7 @@ def _parent(status: admin_pb2.GetStatusResponse) -> str | Styled:
         return "-"
     if parent.standby:
         return "standby"  # another server of the cluster knows
-    return "linked" if parent.linked else Styled("away", "bad")
+    return "linked" if parent.linked else Styled("disconnected", "bad")
 
 
 def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
@@ -252,13 +252,14 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
     if kafka.unmanaged:
         return Styled("unmanaged", "bad")
     if kafka.leader and not kafka.reachable:
-        return Styled("away", "bad")
+        return Styled("unreachable", "bad")
     counts = {
         "pending": kafka.pending_count, "missing": kafka.missing_count,
         "replaced": kafka.replaced_count, "drift": kafka.drift_count,
-        "waiting": kafka.waiting_count, "contested": kafka.contested_count,
-        "ACLs waiting": kafka.acl_waiting_count, "ACLs refused": kafka.acl_refused_count,
-        "ACLs removed": kafka.acl_lost_count,
+        "needs approval": kafka.waiting_count, "contested": kafka.contested_count,
+        "ACL resources needing approval": kafka.acl_waiting_count,
+        "ACL resources rejected": kafka.acl_refused_count,
+        "ACLs removed externally": kafka.acl_lost_count,
     }  # fmt: skip
     told = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
     if told:

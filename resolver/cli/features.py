@@ -50,12 +50,12 @@ def _show(session: Session, arguments: Arguments) -> int:
 
 _COLUMNS: Final = (
     Column("SERVER"),
-    Column("SUPPORTS", right=True),
-    Column("FINALISED", right=True),
+    Column("SUPPORTED LEVEL", right=True),
+    Column("FINALIZED LEVEL", right=True),
     Column("VERSION"),
     Column("HOST"),
     Column("PID", right=True),
-    Column("AT"),
+    Column("ENDPOINTS"),
     Column("ROLES"),
 )
 

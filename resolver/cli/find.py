@@ -60,7 +60,7 @@ def _find(session: Session, arguments: Arguments) -> int:
 
 _COLUMNS: Final = (
     Column("PATH"),
-    Column("PARTS", right=True),
+    Column("PARTITIONS", right=True),
     Column("OWNER"),
     Column("STATE"),
     Column("LOCATION"),
@@ -152,7 +152,7 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
             out.record(_line_record(line))
     else:
         columns = [Column("MOUNT"), Column("CLUSTER"), Column("TOPICS", right=True),
-                   Column("OUTCOME"), Column("WHY")]  # fmt: skip
+                   Column("OUTCOME"), Column("REASON")]  # fmt: skip
         Table(out, columns).rows([_line_row(line, human=out.human) for line in report.lines])
     out.note(
         f"{units.plural(report.rows, 'topic')} in {table}, version {report.version}, "
@@ -203,7 +203,7 @@ def _report(session: Session, arguments: Arguments, table: str) -> int:
     columns = [
         Column("MOUNT"), Column("CLUSTER"), Column("TOPICS", right=True),
         Column("PARTITIONS", right=True), Column("NO OWNER", right=True),
-        Column("DRIFT", right=True), Column("UNSETTLED", right=True), Column("AS OF"),
+        Column("DRIFT", right=True), Column("PENDING/FAILED", right=True), Column("AS OF"),
     ]  # fmt: skip
     number = units.count if out.human else str
     rows = [

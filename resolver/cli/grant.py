@@ -196,8 +196,8 @@ _COLUMNS: Final = (
     Column("PRINCIPAL"),
     Column("PERMISSION"),
     Column("OPERATION"),
-    Column("KIND"),
-    Column("NAME"),
+    Column("RESOURCE TYPE"),
+    Column("RESOURCE NAME"),
     Column("HOST"),
 )
 _WHO: Final = Argument(

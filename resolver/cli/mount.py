@@ -34,9 +34,9 @@ def _mounts(session: Session, arguments: Arguments) -> int:
     out = session.out
     if out.structured:
         for row in answer.rows:
-            out.record({**plain(row), "state": "linked" if row.linked else "away"})
+            out.record({**plain(row), "state": "linked" if row.linked else "disconnected"})
         for child in answer.waiting:
-            out.record({**plain(child), "state": "waiting"})
+            out.record({**plain(child), "state": "pending"})
     elif out.format == "name":
         out.lines(row.mount for row in answer.rows)
     else:
@@ -50,10 +50,10 @@ def _mounts(session: Session, arguments: Arguments) -> int:
 _COLUMNS: Final = (
     Column("MOUNT"),
     Column("CLUSTER"),
-    Column("ID"),
+    Column("CLUSTER ID"),
     Column("STATE"),
     Column("TOPICS", right=True),
-    Column("WORD", right=True),
+    Column("AGE", right=True),
     Column("SERVERS"),
 )
 
@@ -63,7 +63,7 @@ def _row(row: federation_pb2.MountRow, *, human: bool) -> Sequence[str | Styled]
         row.mount,
         row.cluster or "-",
         row.cluster_id,
-        "linked" if row.linked else Styled("away", "bad"),
+        "linked" if row.linked else Styled("disconnected", "bad"),
         units.count(row.topic_count) if human else str(row.topic_count),
         units.age(row.age_seconds) if human else f"{row.age_seconds:.3f}",
         ",".join(row.endpoints) or "-",
@@ -75,7 +75,7 @@ def _waiting(child: federation_pb2.WaitingChild, *, human: bool) -> Sequence[str
         child.mount or "-",
         child.cluster or "-",
         child.cluster_id,
-        Styled("waiting", "warn"),
+        Styled("pending", "warn"),
         "-",
         units.age(child.age_seconds) if human else f"{child.age_seconds:.3f}",
         ",".join(child.endpoints) or "-",
@@ -156,8 +156,8 @@ VERBS: Final = (
         summary="every mount that is known, and the clusters that wait for one",
         run=_mounts,
         details=(
-            "WORD is how old the owner's word is. Clusters that wait are known only to the parent\n"
-            "they ask: name a PATH of its cluster to ask that one."
+            "AGE is the time since the owner last confirmed the mount. Pending children are known\n"
+            "only to the parent that they connect to: name a PATH of its cluster to query it."
         ),
         arguments=(Argument("PATH", "ask the owner of this path", least=0, completes="path"),),
         formats=FORMATS,

@@ -38,7 +38,7 @@ def _list(session: Session) -> int:
             Column("NAME"),
             Column("PROTECTED"),
             Column("SERVERS"),
-            Column("WHO"),
+            Column("IDENTITY"),
         ],
     )
     rows = []

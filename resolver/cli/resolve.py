@@ -292,9 +292,9 @@ def _trace(session: Session, arguments: Arguments) -> int:
         columns = [
             Column("#"),
             Column("SERVER"),
-            Column("SAID"),
-            Column("HOW"),
-            Column("TOOK", True),
+            Column("ANSWER"),
+            Column("SOURCE"),
+            Column("RTT", True),
         ]
         Table(session.out, columns, header=False).rows(rows)
     if trace.error is not None:

@@ -204,7 +204,7 @@ def _show_drift(out: Output, drifts: Sequence[admin_pb2.Drift]) -> None:
         for one in drifts:
             out.record(plain(one))
     elif drifts:
-        columns = [Column(name) for name in ("PATH", "FIELD", "VALUE", "KAFKA")]
+        columns = [Column(name) for name in ("PATH", "FIELD", "VALUE", "IN KAFKA")]
         Table(out, columns).rows([_drift_row(one) for one in drifts])
 
 
@@ -274,8 +274,8 @@ _EXIT_DIFFERENT: Final = 5
 _MOST_NAMED: Final = 5
 """Paths in one message."""
 _COLUMNS: Final = [
-    Column("FIELD"), Column("VALUE"), Column("SET AT"), Column("BY"), Column("AGE"),
-    Column("OVERRIDES"), Column("KAFKA"),
+    Column("FIELD"), Column("VALUE"), Column("SOURCE PATH"), Column("SET BY"), Column("AGE"),
+    Column("OVERRIDES"), Column("IN KAFKA"),
 ]  # fmt: skip
 _ETAG: Final = Option(("--etag",), "only if the entry is still as stat -o json showed it", "ETAG")
 _PATH: Final = Argument("PATH", "of a directory or topic", completes="path")
@@ -328,14 +328,14 @@ VERBS: Final = (
         run=_effective,
         details=(
             "Each policy with its value, the path that set it (. = the entry itself), by whom and\n"
-            "when, and what it overrides. For a topic, KAFKA is what Kafka had at the last look:\n"
-            "= the same, else its value, or default for its own default, and why: drift; waiting\n"
-            "for kdir arm, since it could delete data; contested, since somebody else keeps\n"
-            "putting it back; refused by Kafka; no room, by a quota; not armed, where it is only\n"
-            "a wish; if set, where --if asks and kdir would push it. n/a is none of Kafka's.\n"
-            "With --diff only what Kafka has otherwise, of a directory that of all topics below\n"
-            "in its cluster, and exit code 5 where there is any, 2 where there is no Kafka to\n"
-            "compare with. Quotas show what is used, and bind at every level, overridden or not."
+            "when, and what it overrides. For a topic, IN KAFKA compares with the last look: = no\n"
+            "difference; else Kafka's value, or default, and the reason: drift;\n"
+            "needs-approval (may delete data: kdir arm); contested (another writer keeps\n"
+            "reverting it); rejected (by Kafka); quota-exceeded; not-armed (no armed path covers\n"
+            "it); if set (with --if: kdir would apply it). n/a: not a setting of Kafka.\n"
+            "--diff shows only differences, for a directory those of all topics below it in its\n"
+            "cluster; exit code 5 if there are any, 2 if there is no Kafka to compare with.\n"
+            "Quotas show their usage, and apply at every level, overridden or not."
         ),
         arguments=(_PATH,),
         options=(

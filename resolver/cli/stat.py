@@ -153,7 +153,7 @@ def _quota(one: policies_pb2.QuotaUse) -> str | Styled:
 def _attention(path: str, one: policies_pb2.Attention) -> Styled:
     what = one.field or units.plural(one.topics, "topic")
     aspect = "acls" if one.field == "acls" or one.state.startswith("acls ") else "configs"
-    hint = f": kdir arm {path} --aspect {aspect}" if one.state.endswith("waiting") else ""
+    hint = f": kdir arm {path} --aspect {aspect}" if one.state.endswith("needs-approval") else ""
     return Styled(f"{what}{hint}", "warn")
 
 

@@ -87,8 +87,8 @@ class _Shown:
         self._advice: dict[str, dict[str, None]] = {}
         self._table = Table(
             session.out,
-            (Column("BETWEEN"), Column("FIELD"), Column("WANTED"), Column("FOUND"),
-             Column("COUNT", right=True), Column("WHERE")),
+            (Column("COMPARED"), Column("FIELD"), Column("EXPECTED"), Column("ACTUAL"),
+             Column("COUNT", right=True), Column("PATH OR KEY")),
         )  # fmt: skip
 
     def add(self, one: admin_pb2.Difference) -> None:

@@ -90,7 +90,7 @@ def _history(session: Session, arguments: Arguments) -> int:
 
 def _table(session: Session) -> Table:
     columns = (Column("TIME"), Column("REVISION", right=True), Column("ACTION"), Column("KIND"),
-               Column("PATH"), Column("BY"), Column("WHAT"))  # fmt: skip
+               Column("PATH"), Column("PRINCIPAL"), Column("CHANGE"))  # fmt: skip
     return Table(session.out, columns)
 
 

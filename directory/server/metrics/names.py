@@ -39,7 +39,8 @@ METRICS: Final = (
     Metric(
         "kdir_state",
         "gauge",
-        "1 for the state that holds: draining, loading, sealed, stale, unmounted, untold, serving.",
+        "1 for the current state: draining, loading, sealed, stale, unmounted, awaiting-parent, "
+        "serving.",
         ("cluster", "state"),
     ),
     Metric("kdir_replica_revision", "gauge", "The revision of the tree that is served."),

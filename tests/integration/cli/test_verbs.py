@@ -154,7 +154,7 @@ def test_ls(kdir: Kdir) -> None:
 def test_ls_long_on_a_terminal(kdir: Kdir) -> None:
     seen = kdir.on_a_terminal("ls -l #").splitlines()
     assert seen[0].split() == [
-        "KIND", "NAME", "PARTS", "RF", "RETENTION", "OWNER", "STATE", "LOCATION",
+        "KIND", "NAME", "PARTITIONS", "RF", "RETENTION", "OWNER", "STATE", "LOCATION",
     ]  # fmt: skip
     assert seen[1].split()[:4] == ["topic", "orders", "3", "1"]
     assert seen[2].split()[:2] == ["dir", "orders/"]
@@ -362,7 +362,7 @@ def test_watch_and_history(kdir: Kdir) -> None:
 
 def test_a_waiting_child_is_shown_and_mounted_by_its_name(kdir: Kdir) -> None:
     eventually(lambda: "la-geo" in kdir.run("mounts").stderr)
-    waiting = [one for one in kdir.objects("mounts -o json") if one["state"] == "waiting"]
+    waiting = [one for one in kdir.objects("mounts -o json") if one["state"] == "pending"]
     assert waiting[0]["cluster"] == "la-geo"
     assert waiting[0]["cluster_id"] == kdir.federation["/la/geo"].cluster_id
     assert "mounted la-geo (" in kdir.run("mount /la/geo --child la-geo").stderr

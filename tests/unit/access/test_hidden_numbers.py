@@ -157,7 +157,7 @@ def test_status_names_no_record_that_is_hidden(la: House) -> None:
 def test_drift_of_what_is_hidden_is_not_listed(la: House, monkeypatch: pytest.MonkeyPatch) -> None:
     def row(path: str, kind: Kind = Kind.TOPIC) -> Drift:
         at = EntryPath.parse(path)
-        return Drift(at, "n", "partitions", "1", "2", Provision.ACTIVE, "waiting", kind)
+        return Drift(at, "n", "partitions", "1", "2", Provision.ACTIVE, "needs-approval", kind)
 
     rows = [
         row("/la/p/a"),

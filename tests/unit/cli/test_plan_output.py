@@ -69,20 +69,20 @@ def shown(form: str = "", *, terminal: bool = False) -> tuple[str, str]:
 def test_people_get_a_table_of_each_sort() -> None:
     out, err = shown(terminal=True)
     assert out.splitlines() == [
-        "PRINCIPAL       HOST      GAINS          LOSES  ABOUT      AT AND BELOW",
-        "everybody else  *         -              ALL    TOPIC      /a/",
-        "User:bob        10.0.0.1  READ,DESCRIBE  -      TOPIC      /a/",
-        "User:bob        *         no change      -      TOPIC      /a/t",
-        "User:bob        *         READ           -      GROUP g-*  /a/",
-        "POLICY        FROM  TO  TOPICS  CLUSTERS  DATA",
-        "retention.ms  7d    1d   1,204         1  Kafka may delete some",
-        'owner         -     ""       3         0  -',
-        "KAFKA      SETTING                     FROM       TO        CALL",
+        "PRINCIPAL             HOST      GAINS          LOSES  RESOURCE TYPE  PATH (RECURSIVE)",
+        "all other principals  *         -              ALL    TOPIC          /a/",
+        "User:bob              10.0.0.1  READ,DESCRIBE  -      TOPIC          /a/",
+        "User:bob              *         no change      -      TOPIC          /a/t",
+        "User:bob              *         READ           -      GROUP g-*      /a/",
+        "POLICY        BEFORE  AFTER  TOPICS  CLUSTERS  DATA LOSS",
+        "retention.ms  7d      1d      1,204         1  possible",
+        'owner         -       ""          3         0  -',
+        "RESOURCE   SETTING                     BEFORE     AFTER     OPERATION",
         "a.t        retention.ms                (default)  86400000  IncrementalAlterConfigs",
         "topic a.t  ALLOW User:bob READ from *  -          -         CreateAcls",
-        "QUOTA AT  FIELD       ALLOWS  WOULD HAVE",
-        "/a        max_topics    1000        1204",
-        "NAME RETIRED FOR A DAY",
+        "QUOTA PATH  FIELD       LIMIT  USED AFTER",
+        "/a          max_topics   1000        1204",
+        "RETIRED NAME (24 h)",
         "a.t",
     ]
     assert err.splitlines() == [

@@ -71,10 +71,10 @@ def test_ls_of_a_topic_shows_the_topic(kdir: Kdir) -> None:
 
 def test_ls_long_on_a_terminal_is_a_table(kdir: Kdir) -> None:
     assert kdir("ls -l /la/tracking", terminal=True).lines == [
-        "KIND   NAME     PARTS  RF  RETENTION  OWNER  STATE   LOCATION",
-        "topic  orders       1   1  -          -      active  la-tracking:orders",
-        "dir    orders/      -   -  -          -      0       la-tracking",
-        "dir    search/      -   -  -          -      0       la-tracking",
+        "KIND   NAME     PARTITIONS  RF  RETENTION  OWNER  STATE   LOCATION",
+        "topic  orders            1   1  -          -      active  la-tracking:orders",
+        "dir    orders/           -   -  -          -      0       la-tracking",
+        "dir    search/           -   -  -          -      0       la-tracking",
     ]
 
 
@@ -364,13 +364,14 @@ def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
     kdir.tree.transport.serve("127.0.0.1:20000", handler)
     ran = kdir("mounts -o table")
     assert ran.lines == [
-        "MOUNT  CLUSTER  ID     STATE    TOPICS  WORD  SERVERS",
-        "/la    la       kc-la  linked    1,204  0.0s  la-1:7420",
-        "/ny    -        kc-ny  away          0    6m  -",
-        "/eu    eu       kc-eu  waiting       -  1.0s  -",
+        "MOUNT  CLUSTER  CLUSTER ID  STATE         TOPICS   AGE  SERVERS",
+        "/la    la       kc-la       linked         1,204  0.0s  la-1:7420",
+        "/ny    -        kc-ny       disconnected       0    6m  -",
+        "/eu    eu       kc-eu       pending            -  1.0s  -",
     ]
     assert ran.err == "eu waits: no mount\n"
-    assert [one["state"] for one in kdir("mounts -o json").objects] == ["linked", "away", "waiting"]
+    states = [one["state"] for one in kdir("mounts -o json").objects]
+    assert states == ["linked", "disconnected", "pending"]
     assert kdir("mounts -o name").lines == ["/la", "/ny"]
 
 

@@ -438,7 +438,7 @@ def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) ->
     )
     ran = kdir("adopt", "/", "--map", str(rules), "--plan", "-o", "table")
     assert ran.lines == [
-        "ACTION  TOPIC  PATH  RULE  WHY",
+        "ACTION  TOPIC  PATH  RULE  REASON",
         "adopt   a.b    /a/b     1",
         "ignore  c      -        2",
     ]
