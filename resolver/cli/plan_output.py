@@ -41,7 +41,7 @@ def show_change(out: Output, plan: access_pb2.ChangePlan, *, recorded: bool = Fa
     elif out.format == "table" and plan.ByteSize():
         _show(out, plan)
     elif out.format == "table":
-        out.note("nothing was changed")  # by a server that says no more
+        out.note("dry run")  # by a server that says no more
 
 
 def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
@@ -56,7 +56,7 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
     )
     _section(out, "retired", ([name] for name in plan.retired_names))
     left_out = (
-        (plan.access_omitted, "more row about access", "more rows about access"),
+        (plan.access_omitted, "more access row", "more access rows"),
         (plan.kafka_calls_omitted, "more call to Kafka", "more calls to Kafka"),
         (plan.retired_names_omitted, "more retired name", "more retired names"),
     )
@@ -64,11 +64,11 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
         if number:
             least = "at least " if plan.at_least else ""
             out.note(f"… and {least}{units.plural(number, one, many)}")
-    out.note(f"nothing was changed; it would be about {_entries(plan)}")
+    out.note(f"dry run: affects {_entries(plan)}")
     if plan.locks_out:
-        out.note("you could not open it again yourself: it is refused without --yes", "warn")
+        out.note("you would lose the right to reopen it: refused without --yes", "warn")
     if plan.at_least:
-        out.note("the time was over before all was looked at: there is more of it", "warn")
+        out.note("incomplete: the time limit was reached; counts are lower bounds", "warn")
 
 
 def _section(out: Output, name: str, rows: Iterable[Sequence[str | Styled]]) -> None:

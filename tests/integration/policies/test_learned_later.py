@@ -137,7 +137,9 @@ def check_waits(server: Server, data: Data, *names: str) -> None:
     assert {data.retention(name) for name in names} == {MONTH}
     doctor = run(["doctor", "--at", server.address])
     plural = "1 topic" if len(names) == 1 else f"{len(names)} topics"
-    assert f"{plural} with changes that may delete data wait" in " ".join(doctor.err.split())
+    assert f"{plural} with changes that may delete data need approval" in " ".join(
+        doctor.err.split()
+    )
     for name in names:
         assert "needs-approval\tretention.ms" in kdir(server, "stat", f"/la/{name}").out
     # What is set meanwhile waits with it, and what deletes nothing does not.

@@ -189,7 +189,7 @@ def test_absent_is_1_and_says_what_is_near(kdir: Kdir) -> None:
     assert ran.err == (
         "error: /la/tracking/search/klicks does not exist; "
         "the nearest directory is /la/tracking/search (ABSENT)\n"
-        "  what is there: kdir ls /la/tracking/search\n"
+        "  its content: kdir ls /la/tracking/search\n"
     )
 
 
@@ -198,7 +198,7 @@ def test_unreachable_is_3_and_names_who_was_asked(kdir: Kdir) -> None:
     ran = kdir("resolve /ny/bids")
     assert ran.code == 3
     assert "(UNREACHABLE)" in ran.err
-    assert "asked: root-1 at 127.0.0.1:20000" in ran.err
+    assert "queried: root-1 at 127.0.0.1:20000" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_resolve_kcat_and_properties(kdir: Kdir) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("resolve -o kcat /la/tracking/search", "is a directory: only topics"),
+        ("resolve -o kcat /la/tracking/search", "is a directory; only topics"),
         ("resolve -o kcat --listener edge /ny/bids", "no listener 'edge'; it has memory"),
     ],
 )
@@ -369,7 +369,7 @@ def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
         "/ny    -        kc-ny       disconnected       0    6m  -",
         "/eu    eu       kc-eu       pending            -  1.0s  -",
     ]
-    assert ran.err == "eu waits: no mount\n"
+    assert ran.err == "pending child eu: no mount\n"
     states = [one["state"] for one in kdir("mounts -o json").objects]
     assert states == ["linked", "disconnected", "pending"]
     assert kdir("mounts -o name").lines == ["/la", "/ny"]
