@@ -106,7 +106,7 @@ def log_format(named: str | None) -> str:
     """
     form = named or os.environ.get(LOG_FORMAT) or logs.FORMATS[0]
     if form not in logs.FORMATS:
-        raise ConfigError(f"{LOG_FORMAT}: found {form!r}; {' or '.join(logs.FORMATS)} is right")
+        raise ConfigError(f"{LOG_FORMAT}: found {form!r}; expected {' or '.join(logs.FORMATS)}")
     return form
 
 
@@ -169,7 +169,7 @@ def _addresses(flag: str, text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     for address in found or (text,):
         if split_address(address) is None:
-            raise ConfigError(f"--{flag}: found {address!r}; host:port would be right")
+            raise ConfigError(f"--{flag}: found {address!r}; expected host:port")
     return found
 
 
@@ -223,4 +223,4 @@ def check_processes(count: int) -> None:
         ConfigError
     """
     if not 1 <= count <= MOST_PROCESSES:
-        raise ConfigError(f"--processes: found {count}; 1 to {MOST_PROCESSES} would be right")
+        raise ConfigError(f"--processes: found {count}; expected 1 to {MOST_PROCESSES}")

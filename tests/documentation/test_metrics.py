@@ -88,12 +88,12 @@ def test_every_metric_is_drawn_or_watched_or_said_to_be_for_looking_things_up() 
     }
     unused = {one.name for one in METRICS} - used
     assert unused == {
-        "kdir_children_waiting",  # kdir mounts shows them
+        "kdir_children_pending",  # kdir mounts shows them
         "kdir_directories",
-        "kdir_kafka_acls",
-        "kdir_parent_heard_seconds",
-        "kdir_rpc_late_requests_total",
-        "kdir_store_reads_total",
+        "kdir_kafka_managed_acls",
+        "kdir_parent_last_contact_age_seconds",
+        "kdir_rpc_request_timeouts_total",
+        "kdir_store_direct_reads_total",
     }
 
 

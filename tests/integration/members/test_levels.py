@@ -198,7 +198,7 @@ def test_a_server_that_is_held_back_to_no_level_says_so(tmp_path: Path) -> None:
         timeout=60,
     )
     assert held.returncode == 2
-    assert "KDIR_FEATURE_LEVEL: found '4'; 1 to 3 would be right" in held.stderr
+    assert "KDIR_FEATURE_LEVEL: found '4'; expected 1 to 3" in held.stderr
     assert not (tmp_path / "s").exists()
 
 

@@ -87,8 +87,8 @@ def test_quotas_and_what_is_to_be_known_of_kafka_are_shown_from_any_server(
         done(here, "arm", "/t/d", "--aspect", "configs", "--plan", plan)
         rows = eventually(lambda: _rows(kdir(here, "effective", "--diff", "/t/d"), 2))
         assert {(path, field, why) for path, field, _, why in rows} == {
-            ("/t/d/b", "partitions", "1  no room"),
-            ("/t/d/c", "partitions", "1  no room"),
+            ("/t/d/b", "partitions", "1  quota-exceeded"),
+            ("/t/d/c", "partitions", "1  quota-exceeded"),
         }
         assert facts(done(root, "stat", "/t/d/b"), "quota-exceeded") == ["partitions"]
 
