@@ -99,7 +99,7 @@ def test_every_metric_is_drawn_or_watched_or_said_to_be_for_looking_things_up() 
 
 def test_the_states_of_health_are_those_of_the_docs() -> None:
     text = (ROOT / "docs" / "operating.md").read_text()
-    section = text.partition("## Health")[2].partition("\n## ")[0]
+    section = text.partition("## Health and readiness endpoints")[2].partition("\n## ")[0]
     words = {word.split()[0] for word in re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)}
     assert words == {state.value for state in State}
     told = next(one for one in METRICS if one.name == "kdir_state").help

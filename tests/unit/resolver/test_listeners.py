@@ -219,7 +219,7 @@ def test_words_for_kcat_are_words_of_a_shell() -> None:
         ),
         (
             {"listeners": {"a": {"protocol": "SASL_SSL\nx=y"}}},
-            r"kafka\.listeners\.a\.protocol: found 'SASL_SSL\\nx=y'; expected one line of printable",
+            r"kafka\.listeners\.a\.protocol: found 'SASL_SSL\\nx=y'; expected one line of",
         ),
         (
             {"listeners": {"a": {"bootstrap": ["a b:1"]}}},
@@ -229,7 +229,7 @@ def test_words_for_kcat_are_words_of_a_shell() -> None:
         ({"bootstrap": ["a b:1"]}, r"kafka\.bootstrap: found 'a b:1'; expected host:port"),
         (
             {"bootstrap": ["a\x1b:1"]},
-            r"kafka\.bootstrap: found 'a\\x1b:1'; expected one line of printable",
+            r"kafka\.bootstrap: found 'a\\x1b:1'; expected one line of",
         ),
     ],
 )
