@@ -47,7 +47,7 @@ def _number(enum: Any, prefix: str, word: str, what: str) -> int:
         return int(enum.Value(name))
     words = [one.removeprefix(prefix).lower().replace("_", "-") for one in names]
     near = get_close_matches(word.strip().lower(), words, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(words)}"
+    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(words)}"
     raise InvalidArgument(f"{what}: found {word!r}; {hint}", field=what)
 
 

@@ -116,7 +116,7 @@ class Cache:
         principal: str = "",
     ) -> None:
         if max_entries < 0:
-            raise ValueError("max_entries: 0 or more would be right")
+            raise ValueError("max_entries: expected 0 or more")
         self.principal = principal
         self.answers: dict[Hashable, Kept] = {}
         self._clock = clock

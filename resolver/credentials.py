@@ -87,7 +87,7 @@ _WHAT: Final = ("ca", "cert", "key")
 
 def _header(token: str, where: str) -> str:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidArgument(f"{where}: holds no token: one word would be right", field="token")
+        raise InvalidArgument(f"{where}: holds no token: expected one word", field="token")
     return f"Bearer {token}"
 
 
@@ -118,7 +118,7 @@ def _check(login: Login) -> None:
         why = (
             "is not the key of the certificate"
             if error.reason == "KEY_VALUES_MISMATCH"
-            else "the two cannot be read, PEM without a password would be right"
+            else "the two cannot be read; expected PEM without a password"
         )
         message = f"key: {login.key}: {why} (cert: {login.cert})"
         raise InvalidArgument(message, field="key") from None

@@ -262,8 +262,8 @@ def _is_domain(text: str) -> bool:
         hint = ", since host bits are set" if "host bits" in str(error) else ""
         shown = text.encode("unicode_escape", "backslashreplace").decode("ascii")[:60]
         raise InvalidArgument(
-            f"allow: found {shown!r}{hint}; a network such as 10.0.0.0/8 or a domain such as "
-            f"example.com would be right",
+            f"allow: found {shown!r}{hint}; expected a network such as 10.0.0.0/8 or a domain "
+            f"such as example.com",
             field="allow",
         ) from None
     return False

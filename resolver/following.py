@@ -174,7 +174,7 @@ class _Cluster:
         followed = self.followed
         place = Token.parse(changes.token).positions.get(self.cluster_id)
         if place is None or place.incarnation != followed.incarnation:
-            raise errors.Resync(f"cluster {self.cluster_id}: its store began a new life")
+            raise errors.Resync(f"cluster {self.cluster_id}: its store has a new incarnation")
         # First the revision, then the answers: one that is kept between the two is seen to be
         # older, and one kept before is dropped (see Lookups._keep).
         followed.revision = max(followed.revision, place.revision)

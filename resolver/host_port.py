@@ -76,7 +76,7 @@ def parse_endpoint(text: str) -> Endpoint:
         raise _wrong(text, f"longer than {MAX_ENDPOINT_CHARACTERS} characters")
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or len(port) > 5:
-        raise _wrong(text, "no port; host:port would be right")
+        raise _wrong(text, "no port; expected host:port")
     number = int(port)
     if not 0 < number < 65536:
         raise _wrong(text, "port outside 1 to 65535")
@@ -87,7 +87,7 @@ def parse_endpoint(text: str) -> Endpoint:
             raise _wrong(text, "no IPv4 address")
         return Endpoint(host, number, is_address=True)
     if not _NAME.fullmatch(host):
-        raise _wrong(text, "neither a host name nor an address; host:port would be right")
+        raise _wrong(text, "neither a host name nor an address; expected host:port")
     if not is_host_name(host):
         raise _wrong(text, "a number in the place of a host name")
     return Endpoint(host.lower(), number, is_address=False)
@@ -122,7 +122,7 @@ def parse_servers(servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
     texts = servers.split(",") if isinstance(servers, str) else servers
     found = tuple(dict.fromkeys(parse_endpoint(text.strip()) for text in texts if text.strip()))
     if not found:
-        raise InvalidArgument("servers: none given; at least one host:port would be right")
+        raise InvalidArgument("servers: none given; expected at least one host:port")
     return found
 
 

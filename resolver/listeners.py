@@ -47,20 +47,20 @@ def check_listener(listener: Listener) -> None:
     """
     name, servers, protocol, mechanism = listener
     if not _NAME.fullmatch(name):
-        raise _wrong("name", name, "1 to 249 of a-z A-Z 0-9 . _ - would be right")
+        raise _wrong("name", name, "expected 1 to 249 of a-z A-Z 0-9 . _ -")
     if not 0 < len(servers) <= _MOST_SERVERS:
         raise _wrong(
-            "bootstrap_servers", f"{len(servers)} brokers", f"1 to {_MOST_SERVERS} would be right"
+            "bootstrap_servers", f"{len(servers)} brokers", f"expected 1 to {_MOST_SERVERS}"
         )
     for server in servers:
         try:
             parse_endpoint(server)
         except InvalidArgument:
-            raise _wrong("bootstrap_servers", server, "host:port would be right") from None
+            raise _wrong("bootstrap_servers", server, "expected host:port") from None
     if protocol and protocol not in PROTOCOLS:
-        raise _wrong("security_protocol", protocol, f"one of {', '.join(PROTOCOLS)} would be right")
+        raise _wrong("security_protocol", protocol, f"expected one of {', '.join(PROTOCOLS)}")
     if mechanism and mechanism not in MECHANISMS:
-        raise _wrong("sasl_mechanism", mechanism, f"one of {', '.join(MECHANISMS)} would be right")
+        raise _wrong("sasl_mechanism", mechanism, f"expected one of {', '.join(MECHANISMS)}")
 
 
 def _wrong(field: str, found: str, right: str) -> InvalidArgument:

@@ -120,7 +120,7 @@ def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()
         found = cut_shown(topic.physical_name)
         raise Lame(
             f"cluster {sender.cluster} names a topic that Kafka cannot have: topic.physical_name: "
-            f"found {found}; {rule}; 1 to 249 of a-z A-Z 0-9 . _ - would be right",
+            f"found {found}; {rule}; expected 1 to 249 of a-z A-Z 0-9 . _ -",
             field="topic.physical_name",
             found=found,
         )

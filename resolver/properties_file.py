@@ -46,7 +46,7 @@ def parse_settings(text: str) -> dict[str, str]:
         key, equals, value = line.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise ValueError(f"line {number}: KEY=VALUE would be right")
+            raise ValueError(f"line {number}: expected KEY=VALUE")
         if key in settings:
             raise ValueError(f"line {number}: {key} stands in it twice")
         settings[key] = value.strip()

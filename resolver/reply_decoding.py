@@ -98,7 +98,7 @@ def _whose(
 ) -> Sender | errors.Lame:
     """Who gave an outcome. Only resolutions say it; the rest is by the deepest that may."""
     if not senders:
-        return errors.Lame("does not say who answers")
+        return errors.Lame("answer without authority")
     if len(senders) == 1 and not index:
         return senders[0]
     if index is not None:

@@ -309,7 +309,7 @@ class GrpcTransport:
         whole = (*own, *(self._metadata() if self._metadata is not None else ()), *more)
         if self._tls[1] is None and _has_token(whole) and not parse_endpoint(endpoint).is_loopback:
             raise InvalidArgument(
-                f"{endpoint}: a token is sent over TLS only: a ca would be right", field="ca"
+                f"{endpoint}: a token is sent over TLS only: expected a ca", field="ca"
             )
         return whole
 

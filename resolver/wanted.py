@@ -48,5 +48,5 @@ def kind_of(name: str) -> int:
     except KeyError:
         known = ", ".join(kind for kind in _KINDS if kind)
         raise errors.InvalidArgument(
-            f"kind {name!r}: one of {known} would be right", field="kind"
+            f"kind {name!r}: expected one of {known}", field="kind"
         ) from None

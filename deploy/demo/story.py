@@ -90,7 +90,7 @@ def _mount(shell: Shell) -> None:
     shell.eventually(
         "kdir --at $ROOT mounts",
         shows=[rf"^{mount} .*linked" for mount in CLUSTERS.values() if mount != "/"],
-        lacks=["waiting"],
+        lacks=["pending"],
     )
 
 

@@ -168,7 +168,7 @@ def _check(names: Sequence[str], super_users: Sequence[str]) -> None:
         raise ValueError("a broker needs a super user: itself")
     for name in names:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"user {name!r}: letters, digits and . _ - would be right")
+            raise ValueError(f"user {name!r}: expected letters, digits and . _ -")
 
 
 def _one_line(file: Path) -> str:

@@ -161,8 +161,8 @@ class Access:
         """What is inherited."""
         if self.inherited is None:
             raise NotReady(
-                f"the grants that hold above {self.mount} are not known: no parent has said them, "
-                f"or what it said cannot be read",
+                f"grants above {self.mount} are not available: never received from the parent, "
+                f"or unreadable",
                 mount=self.mount,
             )
         return self.inherited

@@ -13,7 +13,7 @@ __all__ = ["SUPER_USER", "Decision", "Mode", "Reason"]
 
 
 class Mode(enum.Enum):
-    """What holds where no grant says anything (``access`` in the config). Denies and closed
+    """What holds where no grant matches (``access`` in the config). Denies and closed
     directories hold in every mode.
     """
 
@@ -30,10 +30,10 @@ class Mode(enum.Enum):
 class Reason(enum.Enum):
     """Why a decision is as it is; the value is for people."""
 
-    GRANT = "a grant says so"
+    GRANT = "a matching grant"
     SUPER_USER = "a super user"
-    OPEN = "no grant says anything, and access is open"
-    NO_GRANT = "no grant says anything"
+    OPEN = "no matching grant; access mode is open"
+    NO_GRANT = "no matching grant"
     CLOSED = "a closed directory, and no grant on it or above lets this principal pass it"
     EXPIRED = "an inherited allow was not confirmed by the parent for too long"
 

@@ -203,8 +203,9 @@ def _check_name(kind: ResourceKind, name: str) -> None:
     if not kind.has_names:
         if name:
             raise InvalidArgument(
-                f"resource name: found {shown(name)}; a {kind.name.lower()} is named by the path "
-                f"that the grant is set on, so none would be right",
+                f"resource name: found {shown(name)}; expected none: a "
+                f"{kind.name.lower()} is named "
+                f"by the path that the grant is set on",
                 field="resource_name",
             )
         return
@@ -216,8 +217,8 @@ def _check_name(kind: ResourceKind, name: str) -> None:
         )
     if len(name) > _MOST_NAME or not name.isprintable():
         raise InvalidArgument(
-            f"resource name: found {shown(name)}; at most {_MOST_NAME} characters that print "
-            f"would be right",
+            f"resource name: found {shown(name)}; expected at most {_MOST_NAME} printable "
+            f"characters",
             field="resource_name",
         )
     if "*" in name[:-1]:
@@ -235,5 +236,5 @@ def _named(cls: type[_E], what: str, text: str) -> _E:
     if word in cls.__members__:
         return cls[word]
     near = next(iter(get_close_matches(word, cls.__members__, n=1)), "")
-    hint = f"did you mean {near}?" if near else f"there are {', '.join(cls.__members__)}"
+    hint = f"did you mean {near}?" if near else f"expected one of {', '.join(cls.__members__)}"
     raise InvalidArgument(f"{what}: found {shown(text)}; {hint}", field=what, near=near)

@@ -82,11 +82,11 @@ def parse_principal(text: str) -> tuple[str, str]:
     if not colon or not name or not _TYPE.fullmatch(kind):
         hint = f", such as User:{text}" if text and ":" not in text and text.isprintable() else ""
         raise InvalidArgument(
-            f"principal: found {shown(text)}; Type:name would be right{hint}", field="principal"
+            f"principal: found {shown(text)}; expected Type:name{hint}", field="principal"
         )
     if len(text) > _MOST_CHARACTERS:
         raise InvalidArgument(
-            f"principal: {len(text)} characters; at most {_MOST_CHARACTERS} would be right",
+            f"principal: {len(text)} characters; expected at most {_MOST_CHARACTERS}",
             field="principal",
         )
     if not text.isprintable() or name != name.strip():
@@ -132,7 +132,7 @@ def host_of(text: str) -> str:
 
 def _no_host(text: str) -> InvalidArgument:
     return InvalidArgument(
-        f"host: found {shown(text)}; an IP address, or * for every host, would be right",
+        f"host: found {shown(text)}; expected an IP address, or * for every host,",
         field="host",
     )
 

@@ -27,7 +27,7 @@ __all__ = ["Passing", "Walk", "passing_after"]
 class Passing(enum.Enum):
     """Whether a closed directory here could be passed."""
 
-    NOT_YET = "nothing on the way says so"
+    NOT_YET = "no matching grant so far"
     YES = "DESCRIBE is allowed"
     NEVER = "DESCRIBE is denied"
 

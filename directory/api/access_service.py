@@ -88,8 +88,8 @@ class AccessService(Service):
         """
         if len(request.request_id) > _REQUEST_ID_LENGTH:
             raise InvalidArgument(
-                f"request_id: {len(request.request_id)} characters; at most {_REQUEST_ID_LENGTH} "
-                f"would be right"
+                f"request_id: {len(request.request_id)} characters; expected at most "
+                f"{_REQUEST_ID_LENGTH}"
             )
         asked = wish(
             path=Path.parse(request.path),

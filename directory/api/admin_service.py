@@ -157,8 +157,8 @@ class AdminService(Service):
         if len(found) > 1:
             names = ", ".join(one.config.cluster for one, _ in found)
             raise InvalidArgument(
-                f"cluster: empty, and this server hosts several that have a Kafka; one of {names} "
-                f"would be right",
+                f"cluster: empty, and this server hosts several that have a Kafka; expected one of "
+                f"{names}",
                 field="cluster",
             )
         return found[0]

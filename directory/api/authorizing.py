@@ -179,7 +179,7 @@ def refuse_lock_out(
         who = call.principal or ANONYMOUS
         raise LocksOut(
             f"closing {path} would lock {who} out: no grant on it or above lets {who} pass; "
-            f"a grant first (kdir grant {who} alter {path}), or allow_lock_out, would be right",
+            f"expected a grant first (kdir grant {who} alter {path}), or allow_lock_out",
             path=path,
             principal=who,
         )

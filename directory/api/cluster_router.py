@@ -112,7 +112,7 @@ class Hosting:
                 return one
         names = ", ".join(one.config.cluster for one in self.clusters)
         raise InvalidArgument(
-            f"cluster: found {cluster!r}; one of {names} would be right", field="cluster"
+            f"cluster: found {cluster!r}; expected one of {names}", field="cluster"
         )
 
     def parent_of(self, hello: federation_pb2.Hello) -> Cluster:

@@ -83,7 +83,7 @@ def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) 
     elif call.cluster_ids:
         why = f"the certificate says {', '.join(call.cluster_ids)}"
     else:
-        why = f"the certificate says no cluster; its URI kdir://cluster/{hello.cluster_id} is right"
+        why = f"the certificate says no cluster; expected its URI kdir://cluster/{hello.cluster_id}"
     certified = " ".join(call.cluster_ids)
     raise PermissionDenied(said + why, child=hello.cluster_id, certificate=certified)
 

@@ -24,7 +24,7 @@ def page_size(asked: int, default: int = DEFAULT_PAGE) -> int:
     """
     if asked < 0:
         raise InvalidArgument(
-            f"page_size: found {asked}; 0 (the default) to {MAX_PAGE} would be right",
+            f"page_size: found {asked}; expected 0 (the default) to {MAX_PAGE}",
             field="page_size",
         )
     return min(asked or default, MAX_PAGE)

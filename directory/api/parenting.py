@@ -55,7 +55,7 @@ class ParentCalls:
         spoiled = facts.is_spoiled(snapshot)
         if not request.keep_inherited and not spoiled:
             raise InvalidArgument(
-                "keep_inherited: false; true would be right: what is inherited, and can be read, "
+                "keep_inherited: false; expected true: what is inherited, and can be read, "
                 "does not go because a link does",
                 field="keep_inherited",
             )

@@ -124,7 +124,7 @@ class PolicyService(Service):
         path = Path.parse(request.path)
         if not request.plan_hash:
             raise InvalidArgument(
-                "plan_hash: empty; what PlanArming answered would be right", field="plan_hash"
+                "plan_hash: empty; expected what PlanArming answered", field="plan_hash"
             )
         cluster = self._hosting.pick(path)
 

@@ -360,9 +360,7 @@ def _without_use(error: QuotaExceeded | InvalidArgument) -> KdirError:
     facts = {key: error.metadata[key] for key in ("field", "limit", "path")}
     field, limit, path = facts["field"], facts["limit"], facts["path"]
     if isinstance(error, QuotaExceeded):
-        return QuotaExceeded(
-            f"{path} allows {limit} by {field}, and there is no room for more", metadata=facts
-        )
+        return QuotaExceeded(f"quota exceeded: {path} allows {limit} ({field})", metadata=facts)
     return InvalidArgument(
         f"{field}: not given, and {path} allows {limit} below it: how many the broker would make "
         f"by default is not known here; say how many (--partitions), or set partitions on a "

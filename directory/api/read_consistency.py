@@ -77,7 +77,7 @@ def read_at(
 def _refuse_expired(position: Position, snapshot: Snapshot) -> None:
     if position.incarnation != snapshot.incarnation:
         raise TokenExpired(
-            "token: given by an earlier life of the store, which was restored, migrated or made "
-            "anew since; read again without it",
+            "token: from an earlier incarnation of the store, which was restored, migrated or "
+            "created again since; read again without it",
             incarnation=snapshot.incarnation,
         )

@@ -60,7 +60,7 @@ class ResolveService(Service):
         limit = self._hosting.limits.batch_paths
         if len(request.paths) > limit:
             raise LimitExceeded(
-                f"paths: found {len(request.paths)}; at most {limit} in one call would be right "
+                f"paths: found {len(request.paths)}; expected at most {limit} in one call "
                 f"(limits.batch_paths)",
                 field="paths",
                 limit=limit,
@@ -82,7 +82,7 @@ class ResolveService(Service):
     def locate(self, request: resolve_pb2.LocateRequest, call: Call) -> resolve_pb2.LocateResponse:
         """The way back from a physical topic to its path."""
         if not request.physical_name:
-            raise InvalidArgument("physical_name: empty; the topic's name in Kafka would be right")
+            raise InvalidArgument("physical_name: empty; expected the topic's name in Kafka")
         cluster = self._hosting.named(request.cluster)
         snapshot = self._hosting.read(cluster, request.token, call)
         response = resolve_pb2.LocateResponse(authority=cluster.authority(snapshot))

@@ -82,8 +82,8 @@ class ScanService(Service):
         shards = request.shard_count or 1
         if request.shard >= shards or shards > _MAX_SHARDS:
             raise InvalidArgument(
-                f"shard: found {request.shard} of {shards}; 0 to shard_count - 1, of "
-                f"{_MAX_SHARDS} at most, would be right"
+                f"shard: found {request.shard} of {shards}; expected 0 to shard_count - 1, of "
+                f"at most {_MAX_SHARDS}"
             )
         query = f"{path} {request.shard}/{shards}"
         token = PageToken.parse(request.page_token, "scan", query) if request.page_token else None

@@ -88,7 +88,7 @@ class WatchService(Service):
                 if cluster.federation.view().position.unmounted:
                     raise Unmounted(f"cluster {cluster.config.cluster} was unmounted")
                 if cluster.replica.snapshot.incarnation != incarnation:
-                    raise Resync("the store began a new life: list again, then watch")
+                    raise Resync("the store has a new incarnation: list again, then watch")
                 if time.monotonic() - spoken >= idle_seconds:
                     spoken = time.monotonic()
                     token = self._token(cluster.cluster_id, incarnation, reached)
@@ -125,7 +125,7 @@ class WatchService(Service):
         if request.page_token:
             token = PageToken.parse(request.page_token, "changes", str(path))
             if token.incarnation != snapshot.incarnation:
-                raise TokenExpired("page_token: given by an earlier life of the store")
+                raise TokenExpired("page_token: from an earlier incarnation of the store")
             before = token.revision
         response = watch_pb2.ListChangesResponse(
             authority=cluster.authority(snapshot), rights_known_since=view.known_since()

@@ -95,5 +95,5 @@ def meant(child: str, known: Iterable[federation_pb2.Hello]) -> tuple[str, str, 
     raise InvalidArgument(
         f"mount.cluster_id: found {child!r}; "
         + (f"several clusters are called so: {ids}" if ids else "no cluster of that name waits")
-        + "; a cluster id would be right (see: kdir mounts)"
+        + "; expected a cluster id (see: kdir mounts)"
     )

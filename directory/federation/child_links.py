@@ -182,8 +182,8 @@ class Children:
         agreed = (str(path), mounted_at(view.snapshot, mount))
         if hello.epoch == 0 and hello.mount not in agreed:
             raise MountDisagrees(
-                f"parent {self._cluster} mounts {hello.cluster_id} at {path}, "
-                f"the child {hello.cluster} says {hello.mount}",
+                f"mount mismatch: parent {self._cluster} has {hello.cluster_id} at {path}, "
+                f"child {hello.cluster} expects {hello.mount}",
                 parent_mount=path,
                 child_mount=hello.mount,
             )
@@ -531,8 +531,8 @@ class Children:
         hello = self._candidates.hello(cluster_id)
         if hello is not None and hello.epoch == 0 and hello.mount != str(path):
             raise MountDisagrees(
-                f"the mount would be {path}, the child {hello.cluster} ({cluster_id}) says "
-                f"{hello.mount}",
+                f"mount mismatch: the mount would be {path}, child {hello.cluster} ({cluster_id}) "
+                f"expects {hello.mount}",
                 parent_mount=path,
                 child_mount=hello.mount,
             )

@@ -354,10 +354,10 @@ def is_spoiled(snapshot: Snapshot) -> bool:
 def why_unknown(snapshot: Snapshot) -> str:
     """Why it is not known what is inherited, as a sentence."""
     if not is_told(snapshot):
-        return "what the directories above hand down is not known: no parent has said it yet"
+        return "inherited policies have not been received from the parent yet"
     return (
-        f"what the directories above hand down cannot be read ({INHERITED_KEY.decode()} in the "
-        f"store); the parent says it again once it is linked; where none will: kdir parent detach"
+        f"inherited policies are unreadable ({INHERITED_KEY.decode()} in the store); the parent "
+        f"sends them again on the next link; without a parent: kdir parent detach"
     )
 
 

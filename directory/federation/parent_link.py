@@ -276,7 +276,7 @@ class ParentLink:
         spoiled = self._said & facts.lost_words(self._replica.snapshot)
         if spoiled:
             names = ", ".join(sorted(key.decode() for key in spoiled))
-            raise NotReady(f"{names} in the store cannot be read any more; the parent says it anew")
+            raise NotReady(f"unreadable rows {names}; requesting them from the parent again")
 
     def _keep_heard(self, leadership: Leadership) -> None:
         """Keeps when the parent last confirmed all: now and then, and when the link is lost."""

@@ -51,9 +51,9 @@ def acl_states_below(snapshot: Snapshot, way: tuple[str, ...]) -> Iterator[str]:
 
 def _state(kept: Kept) -> str:
     if kept.refused:
-        return "refused"
+        return "rejected"
     if kept.waits:
-        return "waiting"
+        return "needs-approval"
     if kept.contested:
         return "contested"
     return "drift" if kept.lost else ""
@@ -105,10 +105,10 @@ def _differences(
         yield row(str(acl), _MISSING, "contested" if acl in kept.contested else "")
     for acl in sorted(kept.held):
         ours = acl in kept.ours
-        yield row(*((_NONE, str(acl)) if ours else (str(acl), _MISSING)), "waiting")
+        yield row(*((_NONE, str(acl)) if ours else (str(acl), _MISSING)), "needs-approval")
     if kept.waits and not kept.held:
-        yield row("what is granted", f"({kept.waits})", "waiting")
+        yield row("what is granted", f"({kept.waits})", "needs-approval")
     if kept.refused:
-        yield row("what is granted", f"({kept.refused})", "refused")
+        yield row("what is granted", f"({kept.refused})", "rejected")
     for acl in sorted(foreign):
         yield row(_NONE, str(acl), _FOREIGN)

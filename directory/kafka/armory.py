@@ -265,8 +265,8 @@ class Armory:
                 or "its path, its aspect or --takeover was another, or one was armed there since"
             )
         return (
-            f"plan {plan} is not what would be done now: {changed}; nothing was changed; read it "
-            f"anew: kdir arm {path} --aspect {aspect}"
+            f"plan {plan} is outdated: {changed}; nothing was changed; review the new plan: "
+            f"kdir arm {path} --aspect {aspect}"
         )
 
     def _wait_for(self, mark: Mark, deadline: float) -> Armed:
@@ -351,7 +351,7 @@ class Armory:
     def _check(self, snapshot: Snapshot, aspect: str) -> None:
         if aspect not in ASPECTS:
             raise InvalidArgument(
-                f"aspect: found {aspect!r}; one of {', '.join(ASPECTS)} would be right",
+                f"aspect: found {aspect!r}; expected one of {', '.join(ASPECTS)}",
                 field="aspect",
             )
         if aspect not in self._desk.settings.ceiling:

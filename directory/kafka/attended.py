@@ -25,11 +25,11 @@ from resolver.path import Path
 
 __all__ = ["NOT_ARMED", "attended_below", "attended_of"]
 
-NOT_ARMED: Final = "not armed"
+NOT_ARMED: Final = "not-armed"
 """What is said of a wish that will not reach Kafka, for nobody armed it there."""
 
 _STATES: Final[Mapping[bytes, str]] = {
-    b'"held":': "waiting", b'"contested":': "contested", b'"refused":': "refused",
+    b'"held":': "needs-approval", b'"contested":': "contested", b'"refused":': "rejected",
 }  # fmt: skip
 """What a record says where it has these words; elsewhere they would be escaped."""
 

@@ -167,14 +167,14 @@ def client_properties(table: Table, base: pathlib.Path | None) -> ClientProperti
     """
     value = table.take("properties", {})
     if not isinstance(value, dict):
-        table.fail("properties", value, 'a table such as { "security.protocol" = "SSL" } is right')
+        table.fail("properties", value, 'expected a table such as { "security.protocol" = "SSL" }')
     given = _flat(table.where("properties"), value)
     for key in given:
         _check_own(table.where("properties"), key)
         if _SECRET.search(key):
             raise ConfigError(
-                f"kafka.properties: {key} is a secret; a file that kafka.properties_file names, "
-                "with a line for it, would be right"
+                f"kafka.properties: {key} is a secret; expected a line for it in a file that "
+                "kafka.properties_file names"
             )
     name = table.text("properties_file", "")
     file = os.fspath(((base or pathlib.Path.cwd()) / name).absolute()) if name else ""
@@ -194,7 +194,7 @@ def _flat(where: str, table: Mapping[str, object], prefix: str = "") -> dict[str
             case str() | int():
                 found[key] = str(value)
             case _:
-                raise ConfigError(f"{where}: {key}: a text, a number, true or false would be right")
+                raise ConfigError(f"{where}: {key}: expected a text, a number, true or false")
     return found
 
 
@@ -218,6 +218,6 @@ def _check_protocol(where: str, properties: Mapping[str, str]) -> None:
         if unused and not fits:
             right = "SASL_SSL" if prefix == "sasl." else "SSL or SASL_SSL"
             raise ConfigError(
-                f"{where}: {unused[0]} is of no use with security.protocol={protocol}; {right} "
-                "would be right"
+                f"{where}: {unused[0]} is of no use with security.protocol={protocol}; expected "
+                f"{right}"
             )

@@ -191,8 +191,8 @@ class Operations:
         snapshot = self._desk.latest()
         held = KafkaFacts.of(snapshot)
         if held.stop is None or held.stop.text != text:
-            now = f"stopped says: {held.stop.text}" if held.stop else "nothing is stopped"
-            raise InvalidArgument(f"stopped: not what holds now; {now}", field="stopped")
+            now = f"expected: {held.stop.text}" if held.stop else "nothing is stopped"
+            raise InvalidArgument(f"stopped: stop reason does not match; {now}", field="stopped")
         guard = KeyIs(pin_and_stop.STOPPED, snapshot.fact(pin_and_stop.STOPPED))
         revision = self._desk.writer.put_facts(
             pin_and_stop.allow(held.stop, snapshot, int(self._desk.now() * 1000)), guards=(guard,)

@@ -45,7 +45,7 @@ def backup_of(
             rows = [admin_pb2.BackupRow(key=key, value=value) for key, value in part]
             yield admin_pb2.BackupResponse(rows=admin_pb2.BackupRows(rows=rows))
     if store.refresh_identity().incarnation != identity.incarnation:
-        raise StoreUnavailable("the store began a new life during the backup: begin again")
+        raise StoreUnavailable("the store got a new incarnation during the backup: start again")
     yield admin_pb2.BackupResponse(trailer=checksum.trailer())
 
 

@@ -134,7 +134,7 @@ def _begin_new_life(options: argparse.Namespace) -> int:
         _print(f"{where}: a new life would begin, with all that it holds")
         return 0
     identity = begin_new_life(address, force=options.force)
-    _print(f"{where} begins a new life; incarnation {identity.incarnation}")
+    _print(f"{where} starts a new incarnation: {identity.incarnation}")
     return 0
 
 

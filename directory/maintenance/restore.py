@@ -142,7 +142,7 @@ class RestorePlan:
             if more > 0:
                 yield f"  and {more:,} more"
         yield (
-            "would begin a new life: servers load anew, tokens of before are answered with "
+            "would start a new incarnation: servers reload, older tokens are answered with "
             "TOKEN_EXPIRED"
         )
         yield from (f"refused: {refusal}" for refusal in self.refusals)

@@ -81,7 +81,7 @@ def check_text(field: str, text: str, most_bytes: int, setting: str, *, before: 
     if strange := first_unprintable(text):
         raise InvalidArgument(
             f"{cut_name(field)}: found a character that does not print, {strange}; "
-            f"one line of printable characters would be right",
+            f"expected one line of printable characters",
             field=cut_name(field),
             found=strange,
         )
@@ -231,7 +231,7 @@ def _exceeded(field: str, found: str, most: int, unit: str, setting: str) -> Lim
     name = cut_name(field)
     by = f" (limits.{setting})" if setting else ""
     return LimitExceeded(
-        f"{name}: found {found}; at most {most} {unit} would be right{by}",
+        f"{name}: found {found}; expected at most {most} {unit}{by}",
         field=name,
         found=found,
         limit=most,

@@ -217,7 +217,7 @@ def _apply(entry: Entry, field: str, value: object) -> Entry:
         raise _unknown(field, entry.kind)
     if value is None:
         if field not in _UNSET:
-            raise InvalidArgument(f"{field} cannot be unset; {own[field].wanted} would be right")
+            raise InvalidArgument(f"{field} cannot be unset; expected {own[field].wanted}")
         value = _UNSET[field]
     _check(field, own[field], value)
     if isinstance(entry, Topic):
@@ -230,7 +230,7 @@ def _check_growth(topic: Topic, field: str, value: object) -> None:
     if isinstance(value, int) and value < topic.partitions:
         raise InvalidArgument(
             f"{field} is {value}, and the topic has {topic.partitions}: Kafka never takes "
-            f"partitions away; {topic.partitions} or more would be right",
+            f"partitions away; expected {topic.partitions} or more",
             field=field,
             found=value,
         )
@@ -325,7 +325,7 @@ def _check_key(field: str, name: str, key: str, value: object) -> None:
         if key not in ASPECTS:
             near = nearest(key, ASPECTS)
             raise InvalidArgument(
-                f"{cut_name(field)}: {cut_shown(key)} is no aspect; {near} would be right",
+                f"{cut_name(field)}: {cut_shown(key)} is no aspect; expected {near}",
                 field=cut_name(field),
             )
         if value is not None:
@@ -344,7 +344,7 @@ def _check(field: str, kind: _Type, value: object) -> None:
     if not kind.fits(value):
         name, found = cut_name(field), cut_shown(value)
         raise InvalidArgument(
-            f"{name}: found {found}; {kind.wanted} would be right", field=name, found=found
+            f"{name}: found {found}; expected {kind.wanted}", field=name, found=found
         )
 
 

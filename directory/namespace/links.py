@@ -22,7 +22,7 @@ def check_targets(
     """
     if not targets:
         raise InvalidArgument(
-            "link.targets is empty; at least one absolute path would be right", field="link.targets"
+            "link.targets is empty; expected at least one absolute path", field="link.targets"
         )
     if len(targets) > len(before):
         check_count("link.targets", len(targets), bounds.link_targets, "targets", "link_targets")

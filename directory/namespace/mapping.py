@@ -72,15 +72,16 @@ class MappingRule:
             InvalidArgument: naming the field and what would be right.
         """
         if not match:
-            raise InvalidArgument("rule: match is empty; a glob such as '*' would be right")
+            raise InvalidArgument("rule: match is empty; expected a glob such as '*'")
         try:
             segments = tuple(into.strip("/").split("/")) if into.strip("/") else ()
             for position, segment in enumerate(segments, start=1):
                 check_segment(segment, position)
         except InvalidPath as reason:
             raise InvalidArgument(
-                f"rule for {match!r}: into is {into!r}: {reason.message}; a relative path such as "
-                f"'search/logs' would be right",
+                f"rule for {match!r}: into is {into!r}: {reason.message}; expected a "
+                f"relative path such "
+                f"as 'search/logs'",
                 field="into",
             ) from reason
         if any(is_system(segment) for segment in segments):

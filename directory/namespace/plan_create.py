@@ -175,7 +175,7 @@ def _take_over(draft: Draft, command: CreateTopic, parent: Node, standing: Topic
     assert observed is not None  # noqa: S101 - for the type checker; the caller has looked
     if command.policies != NO_POLICIES:
         raise AlreadyExists(
-            f"{command.path} exists already and keeps its policies when it takes the topic that "
+            f"{command.path} already exists and keeps its policies when it takes the topic that "
             f"Kafka has: adopt it without any, then change them",
             path=command.path,
         )
@@ -258,7 +258,7 @@ def create_mount(draft: Draft, command: CreateMount) -> Plan:
     """A mount: of a child that this cluster has not mounted, where nothing stands."""
     if not command.cluster_id:
         raise InvalidArgument(
-            "mount.cluster_id is empty; the child's cluster id would be right",
+            "mount.cluster_id is empty; expected the child's cluster id",
             field="mount.cluster_id",
         )
     relative = inside(draft.mount, command.path)
@@ -268,7 +268,7 @@ def create_mount(draft: Draft, command: CreateMount) -> Plan:
     for stands in (draft.snapshot.topic(parent.entry_id, name), parent.containers.get(name)):
         if stands is not None:
             raise MountShadows(
-                f"a mount at {command.path} would hide {a_kind(stands)} that stands there",
+                f"a mount at {command.path} would shadow {a_kind(stands)} that exists there",
                 path=command.path,
                 standing=stands.kind.name.lower(),
             )
@@ -381,9 +381,9 @@ def _place(draft: Draft, path: Path) -> tuple[tuple[str, ...], Node]:
 
 
 def _exists(path: Path, entry: Entry) -> AlreadyExists:
-    what = a_kind(entry)
+    what = a_kind(entry).partition(" ")[2]
     return AlreadyExists(
-        f"{path} exists already: {what} stands there",
+        f"{path} already exists ({what})",
         path=path,
         standing=entry.kind.name.lower(),
     )
@@ -392,6 +392,6 @@ def _exists(path: Path, entry: Entry) -> AlreadyExists:
 def _check_size(field: str, value: int, most: int) -> None:
     if not 0 <= value <= most:
         raise InvalidArgument(
-            f"{field} is {value}; 1 to {most} would be right, or 0 for the broker's default",
+            f"{field} is {value}; expected 1 to {most}, or 0 for the broker's default",
             field=field,
         )

@@ -68,7 +68,7 @@ def change_grants(draft: Draft, command: AddGrants | RemoveGrants) -> Plan:
 def _refuse_too_many(grants: Sequence[Grant], path: Path) -> None:
     if len(grants) > MOST_GRANTS:
         raise LimitExceeded(
-            f"grants: {path} would have {len(grants):,}; at most {MOST_GRANTS:,} would be right: "
+            f"grants: {path} would have {len(grants):,}; expected at most {MOST_GRANTS:,}: "
             f"grant on a directory above it, or to fewer principals",
             field="grants",
             limit=MOST_GRANTS,

@@ -46,7 +46,7 @@ def move_entry(draft: Draft, command: MoveEntry) -> Plan:
             path=command.path,
         )
     if command.new_path == command.path:
-        raise InvalidMove(f"{command.path} stands there already", path=command.path)
+        raise InvalidMove(f"{command.path} is there already", path=command.path)
     target, relative = _target(draft, found, command)
     name = relative[-1]
     check_names(command.new_path, relative)
@@ -108,7 +108,7 @@ def _check_vacant(draft: Draft, entry: Entry, target: Node, name: str, command: 
         topic = draft.snapshot.topic(target.entry_id, name)
         if topic is not None:
             raise MountShadows(
-                f"a mount at {command.new_path} would hide {a_kind(topic)} that stands there",
+                f"a mount at {command.new_path} would shadow {a_kind(topic)} that exists there",
                 path=command.new_path,
                 standing="topic",
             )

@@ -145,7 +145,7 @@ class Arrivals:
                 if came and used > quota.limit:
                     over[quota] = (
                         f"{_where(draft, quota)} allows {quota.told_limit} below it, "
-                        f"and has {used:,} with what is taken in: Kafka has them"
+                        f"{used:,} used with the adopted topics, which exist in Kafka"
                     )
         return over.values()
 
@@ -164,8 +164,9 @@ def _where(draft: Draft, quota: Quota) -> str:
 
 def _exceeded(draft: Draft, quota: Quota, used: int, more: int) -> QuotaExceeded:
     return QuotaExceeded(
-        f"{_where(draft, quota)} allows {quota.told_limit} below it, has {used:,}, "
-        f"and has no room for {more:,} more",
+        f"quota exceeded: {_where(draft, quota)} allows {quota.told_limit} below "
+        f"it, {used:,} used, "
+        f"{more:,} requested",
         path=quota.path,
         field=quota.field,
         limit=quota.limit,

@@ -95,7 +95,7 @@ def problem_with(name: str, value: str) -> str:
         return unknown(name)
     if definition.fits(value):
         return ""
-    return f"found {cut_shown(value)}; {definition.wanted} would be right"
+    return f"found {cut_shown(value)}; expected {definition.wanted}"
 
 
 def unknown(name: str) -> str:
@@ -118,14 +118,12 @@ def conflict_in(configs: Mapping[str, str | None]) -> str:
     shortest, longest = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
     if shortest is not None and longest is not None and shortest > longest:
         return (
-            f"min.compaction.lag.ms {shortest} is above max.compaction.lag.ms {longest}; at most "
-            f"that would be right"
+            f"min.compaction.lag.ms {shortest} is above max.compaction.lag.ms {longest}; "
+            f"expected at most that"
         )
     local, whole = number("local.retention.ms"), number("retention.ms")
     if local is not None and whole is not None and -1 < whole < local:
-        return (
-            f"local.retention.ms {local} is above retention.ms {whole}; at most that would be right"
-        )
+        return f"local.retention.ms {local} is above retention.ms {whole}; expected at most that"
     return ""
 
 

@@ -142,4 +142,4 @@ def bearer_of(metadata: Any) -> str:
 
 
 def _no_one_token() -> Unauthenticated:
-    return Unauthenticated("authorization: one 'Bearer TOKEN' would be right")
+    return Unauthenticated("authorization: expected one 'Bearer TOKEN'")

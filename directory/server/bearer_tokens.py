@@ -176,7 +176,7 @@ class Tokens:
         claim = self._auth.principal_claim
         name = claims.get(claim)
         if not isinstance(name, str) or not name:
-            raise Unauthenticated(f"the token does not say whose it is ({claim})")
+            raise Unauthenticated(f"the token has no `{claim}` claim")
         try:
             principal = check_principal(f"User:{name}")
         except InvalidArgument:
@@ -245,8 +245,9 @@ def _one_key(content: bytes, where: str) -> TokenKey:
         secret = content.strip()
         if len(secret) < _LEAST_SECRET_BYTES:
             raise ConfigError(
-                f"{where}: a secret of {len(secret)} bytes; at least {_LEAST_SECRET_BYTES}, or a "
-                f"public key in PEM, would be right"
+                f"{where}: a secret of {len(secret)} bytes; expected at least "
+                f"{_LEAST_SECRET_BYTES}, "
+                f"or a public key in PEM"
             )
         return TokenKey(secret, _of_secret(secret))
     try:
@@ -268,7 +269,7 @@ def _key_set(content: bytes, where: str) -> tuple[TokenKey, ...]:
         if not isinstance(entries, list):
             raise TypeError
     except (ValueError, KeyError, TypeError):
-        raise ConfigError(f'{where}: is no JWKS; {{"keys": […]}} would be right') from None
+        raise ConfigError(f'{where}: is no JWKS; expected {{"keys": […]}}') from None
     keys = []
     for entry in entries:
         if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":

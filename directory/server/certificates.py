@@ -63,7 +63,7 @@ def read_material(tls: TlsConfig, now: dt.datetime | None = None) -> KeyMaterial
         private = load_pem_private_key(key, password=None)
     except TypeError:
         raise ConfigError(
-            f"tls.key: {tls.key}: is encrypted; one without a password is right"
+            f"tls.key: {tls.key}: is encrypted; expected one without a password"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise ConfigError(f"tls.key: {tls.key}: holds no private key in PEM") from None

@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="TOML file or folder; repeatable",
     )
-    made.add_argument("--mount", metavar="PATH", help="where the cluster hangs in the global tree")
+    made.add_argument("--mount", metavar="PATH", help="mount point of the cluster")
     made.add_argument("--kafka", metavar="HOST:PORT", help="brokers to begin with, comma-separated")
     made.add_argument("--listen", metavar="HOST:PORT", help=f"default {DEFAULT_LISTEN}")
     made.add_argument(
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         default=1,
         metavar="N",
-        help="so many processes share the port and the store; default 1",
+        help="number of worker processes that share the port and the store; default 1",
     )
     made.add_argument(
         "--metrics",
@@ -86,7 +86,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--bound", action="append", default=[], help=argparse.SUPPRESS)
     made.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)
     made.add_argument("--joining", action="store_true", help=argparse.SUPPRESS)
-    made.add_argument("--check", action="store_true", help="validate, say what it would do, end")
+    made.add_argument(
+        "--check", action="store_true", help="validate the config, show its effect, exit"
+    )
     made.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     made.add_argument(
         "--log-format",
@@ -104,7 +106,7 @@ def log_format(named: str | None) -> str:
     """
     form = named or os.environ.get(LOG_FORMAT) or logs.FORMATS[0]
     if form not in logs.FORMATS:
-        raise ConfigError(f"{LOG_FORMAT}: found {form!r}; {' or '.join(logs.FORMATS)} is right")
+        raise ConfigError(f"{LOG_FORMAT}: found {form!r}; expected {' or '.join(logs.FORMATS)}")
     return form
 
 
@@ -167,7 +169,7 @@ def _addresses(flag: str, text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     for address in found or (text,):
         if split_address(address) is None:
-            raise ConfigError(f"--{flag}: found {address!r}; host:port would be right")
+            raise ConfigError(f"--{flag}: found {address!r}; expected host:port")
     return found
 
 
@@ -205,10 +207,12 @@ def _who(config: ServerConfig) -> list[str]:
         ways.append("a bearer token")
     if not ways and tls is None:
         return []
-    said = f"callers say who they are by {' or '.join(ways)}" if ways else "nobody says who calls"
+    said = (
+        f"callers authenticate by {' or '.join(ways)}" if ways else "callers are not authenticated"
+    )
     return [
         f"TLS: {'on' if tls is not None else 'off, hence loopback only'}; {said}"
-        + ("; anonymous ones are let in" if auth.anonymous else "")
+        + ("; anonymous callers are allowed" if auth.anonymous else "")
     ]
 
 
@@ -219,4 +223,4 @@ def check_processes(count: int) -> None:
         ConfigError
     """
     if not 1 <= count <= MOST_PROCESSES:
-        raise ConfigError(f"--processes: found {count}; 1 to {MOST_PROCESSES} would be right")
+        raise ConfigError(f"--processes: found {count}; expected 1 to {MOST_PROCESSES}")

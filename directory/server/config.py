@@ -202,7 +202,7 @@ class ServerConfig:
     tls: TlsConfig | None = None
     auth: AuthConfig = field(default_factory=AuthConfig)
     access: Mode = Mode.OPEN
-    """What holds where no grant says anything."""
+    """What holds where no grant matches."""
     kafka: KafkaConfig | None = None
     links: tuple[SiteLink, ...] = ()
     limits: Limits = field(default_factory=Limits)
@@ -321,14 +321,14 @@ def _access(table: Table) -> Mode:
     modes = {mode.value: mode for mode in (Mode.OPEN, Mode.ENFORCE)}
     text = table.text("access", Mode.OPEN.value)
     if text not in modes:
-        table.fail("access", text, f"one of {', '.join(modes)} would be right")
+        table.fail("access", text, f"expected one of {', '.join(modes)}")
     return modes[text]
 
 
 def _name(key: str, value: str) -> str:
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
     if not value or len(value) > 249 or not set(value) <= allowed:
-        raise ConfigError(f"{key}: found {value!r}; 1 to 249 of a-z A-Z 0-9 . _ - would be right")
+        raise ConfigError(f"{key}: found {value!r}; expected 1 to 249 of a-z A-Z 0-9 . _ -")
     return value
 
 
@@ -360,9 +360,7 @@ def check_loopback(listen: str, key: str = "listen") -> None:
     """
     parts = split_address(listen)
     if parts is None:
-        raise ConfigError(
-            f"{key}: found {listen!r}; host:port such as {DEFAULT_LISTEN} would be right"
-        )
+        raise ConfigError(f"{key}: found {listen!r}; expected host:port such as {DEFAULT_LISTEN}")
     host = parts[0]
     if host == "localhost":
         return
@@ -381,14 +379,14 @@ def _store(address: str, base: pathlib.Path | None) -> str:
     scheme, separator, rest = address.partition("://")
     if not separator or scheme not in {"sqlite", "etcd"}:
         raise ConfigError(
-            f"store: found {address!r}; sqlite:///FILE or etcd://HOST:PORT,…/PREFIX would be right"
+            f"store: found {address!r}; expected sqlite:///FILE or etcd://HOST:PORT,…/PREFIX"
         )
     if scheme == "sqlite":
         name = rest[1:]
         if not rest.startswith("/") or not name or name.endswith("/"):
             raise ConfigError(
-                f"store: found {address!r}; sqlite:////absolute/file, or sqlite:///file beside the "
-                f"config, would be right"
+                f"store: found {address!r}; expected sqlite:////absolute/file, or sqlite:///file "
+                f"beside the config"
             )
         return f"sqlite:///{((base or pathlib.Path.cwd()) / name).absolute()}"
     try:
@@ -398,7 +396,7 @@ def _store(address: str, base: pathlib.Path | None) -> str:
     for name in ("ca", "cert", "key", "password_file"):
         file = getattr(etcd, name)
         if file and not pathlib.Path(file).is_absolute():
-            raise ConfigError(f"store: {name}: found {file!r}; an absolute path would be right")
+            raise ConfigError(f"store: {name}: found {file!r}; expected an absolute path")
     return address
 
 
@@ -427,11 +425,11 @@ def _site_link(path: Path, value: object, where: str) -> SiteLink:
     if isinstance(value, str | list):
         value = {"targets": value}
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: found {value!r}; a path, a list of paths, or a table is right")
+        raise ConfigError(f"{where}: found {value!r}; expected a path, a list of paths, or a table")
     table = Table(value, where)
     targets = tuple(parsed_path(f"{where}.targets", target) for target in table.texts("targets"))
     if not targets:
-        raise ConfigError(f"{where}.targets: missing; at least one path would be right")
+        raise ConfigError(f"{where}.targets: missing; expected at least one path")
     if path in targets:
         raise ConfigError(f"{where}: the link leads to itself")
     mode = _choice(table, "mode", LinkMode)
@@ -448,7 +446,7 @@ def _choice(table: Table, key: str, kind: type[_E]) -> _E:
     names: dict[str, _E] = {member.name.lower(): member for member in kind}
     text = table.text(key, next(iter(names)))
     if text not in names:
-        table.fail(key, text, f"one of {', '.join(names)} would be right")
+        table.fail(key, text, f"expected one of {', '.join(names)}")
     return names[text]
 
 
@@ -464,7 +462,7 @@ def _limits(table: Table | None) -> Limits:
         good = not isinstance(value, bool) and isinstance(value, int | float) and value > 0
         if not good or (wanted is int and not isinstance(value, int)):
             kind = "whole number" if wanted is int else "number"
-            table.fail(one.name, value, f"a {kind} above 0 would be right")
+            table.fail(one.name, value, f"expected a {kind} above 0")
         limits = replace(limits, **{one.name: readers[wanted](value)})
     table.done()
     return limits

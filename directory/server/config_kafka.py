@@ -48,17 +48,17 @@ def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | No
         return None
     bootstrap = table.addresses("bootstrap")
     if not bootstrap:
-        raise ConfigError("kafka.bootstrap: missing; host:port of a broker would be right")
+        raise ConfigError("kafka.bootstrap: missing; expected host:port of a broker")
     ceiling = table.texts("ceiling")
     for aspect in ceiling:
         if aspect not in (*ASPECTS, "observe"):
             table.fail(
-                "ceiling", aspect, f"of {', '.join(ASPECTS)}, or observe alone, would be right"
+                "ceiling", aspect, f"expected some of {', '.join(ASPECTS)}, or observe alone"
             )
     sweep = table.above_zero("sweep_seconds", 30.0, "a number of seconds")
     acl_limit = table.above_zero("acl_limit", 2_000, "a whole number of ACLs")
     if acl_limit != int(acl_limit):
-        table.fail("acl_limit", acl_limit, "a whole number of ACLs above 0 would be right")
+        table.fail("acl_limit", acl_limit, "expected a whole number of ACLs above 0")
     rate = table.above_zero("changes_per_second", 500.0, "a number of topics")
     client = client_properties(table, base)
     config = KafkaConfig(
@@ -87,7 +87,7 @@ def _listeners(
     listeners = []
     for name, value in table.rest().items():
         if not isinstance(value, dict):
-            table.fail(name, value, "a table with bootstrap, protocol, mechanism would be right")
+            table.fail(name, value, "expected a table with bootstrap, protocol, mechanism")
         one = Table(value, table.where(name))
         listener = Listener(
             name,
@@ -120,7 +120,7 @@ def _checked(listener: Listener, where: str, *keys: str) -> Listener:
 
 def _rules(values: object) -> tuple[MappingRule, ...]:
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise ConfigError("kafka.rules: an array of tables [[kafka.rules]] would be right")
+        raise ConfigError("kafka.rules: expected an array of tables [[kafka.rules]]")
     rules = []
     for number, value in enumerate(values, start=1):
         table = Table(value, f"kafka.rules[{number}]")

@@ -69,16 +69,16 @@ def tls_of(table: Table | None, base: pathlib.Path | None) -> TlsConfig | None:
     }
     for key, name in files.items():
         if not name:
-            raise ConfigError(f"{table.where(key)}: missing; a PEM file would be right")
+            raise ConfigError(f"{table.where(key)}: missing; expected a PEM file")
         files[key] = _below(name, base)
     client = table.text("client", "require")
     if client == "optional":
         raise ConfigError(
-            "tls.client: found 'optional', which gRPC's server for Python cannot do; 'require', "
-            "with a token to say who calls where the certificate does not, or 'none' is right"
+            "tls.client: found 'optional', which gRPC's server for Python cannot do; expected "
+            "'require', with tokens for callers whose certificate names no principal, or 'none'"
         )
     if client not in _CLIENT:
-        table.fail("client", client, "require or none would be right")
+        table.fail("client", client, "expected require or none")
     table.done()
     return TlsConfig(files["cert"], files["key"], files["ca"], client)
 
@@ -94,7 +94,7 @@ def auth_of(table: Table | None, tls: TlsConfig | None, base: pathlib.Path | Non
     else:
         anonymous = table.take("anonymous", False)
         if not isinstance(anonymous, bool):
-            table.fail("anonymous", anonymous, "true or false would be right")
+            table.fail("anonymous", anonymous, "expected true or false")
         try:
             super_users = parse_super_users(table.texts("super_users"))
         except InvalidArgument as error:
@@ -127,15 +127,15 @@ def check_means(tls: TlsConfig | None, auth: AuthConfig) -> None:
     asked = tls is not None and tls.client == "require"
     if not (auth.anonymous or auth.has_tokens or asked):
         raise ConfigError(
-            'auth.anonymous: false, and there is no other way in; [tls] client = "require", '
-            "auth.jwt_key, auth.jwks, or anonymous = true would be right"
+            "auth.anonymous: false, and callers have no other way to authenticate; expected "
+            '[tls] client = "require", auth.jwt_key, auth.jwks, or anonymous = true'
         )
 
 
 def _rules(table: Table) -> tuple[str, ...]:
     value = table.take("principal_rules", [])
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        table.fail("principal_rules", value, "a list of texts would be right")
+        table.fail("principal_rules", value, "expected a list of texts")
     return tuple(value)
 
 

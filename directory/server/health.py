@@ -35,7 +35,7 @@ class State(enum.StrEnum):
     """The store is away; what was last seen is answered with its age, up to a limit."""
     UNMOUNTED = "unmounted"
     """Its parent says that no mount names it; it answers that."""
-    UNTOLD = "untold"
+    UNTOLD = "awaiting-parent"
     """What the directories above hand down was never said, or cannot be read: nobody knows who may
     do what, so all but super users are told to come later.
     """

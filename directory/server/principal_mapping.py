@@ -84,14 +84,14 @@ class Rule:
         kind, colon, pattern = left.partition(":")
         if not arrow or not colon or kind not in _CUTS or not pattern:
             raise ConfigError(
-                f"auth.principal_rules: found {text!r}; DEFAULT, or such as "
-                f"'DNS:*.clients.example.com -> User:$1', would be right (URI, DNS, EMAIL or CN)"
+                f"auth.principal_rules: found {text!r}; expected DEFAULT, or a rule such as "
+                f"'DNS:*.clients.example.com -> User:$1' (URI, DNS, EMAIL or CN)"
             )
         parts = _cut(kind, pattern)
         if any(part.count("*") > 1 for part in parts):
             raise ConfigError(
-                f"auth.principal_rules: {text!r}: one * in each part between "
-                f"{_CUTS[kind] or 'the ends'} would be right"
+                f"auth.principal_rules: {text!r}: expected one * in each part between "
+                f"{_CUTS[kind] or 'the ends'}"
             )
         stars = sum("*" in part for part in parts)
         for number in re.findall(r"\$(\d*)", principal):

@@ -274,9 +274,7 @@ def _feature_level(text: str) -> int:
         return FEATURE_LEVEL
     if text.isdecimal() and FIRST_LEVEL <= int(text) <= FEATURE_LEVEL:
         return int(text)
-    raise ConfigError(
-        f"{HOLD_BACK}: found {text!r}; {FIRST_LEVEL} to {FEATURE_LEVEL} would be right"
-    )
+    raise ConfigError(f"{HOLD_BACK}: found {text!r}; expected {FIRST_LEVEL} to {FEATURE_LEVEL}")
 
 
 def _bound_at(bound: Mapping[str, str], key: str) -> str:

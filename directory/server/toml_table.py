@@ -41,21 +41,21 @@ class Table:
     def text(self, key: str, default: str) -> str:
         value = self.take(key, default)
         if not isinstance(value, str):
-            self.fail(key, value, "a text would be right")
+            self.fail(key, value, "expected a text")
         if not value.isprintable():
-            self.fail(key, value, "one line of printable characters would be right")
+            self.fail(key, value, "expected one line of printable characters")
         return value
 
     def flag(self, key: str) -> bool:
         value = self.take(key, False)
         if not isinstance(value, bool):
-            self.fail(key, value, "true or false would be right")
+            self.fail(key, value, "expected true or false")
         return value
 
     def above_zero(self, key: str, default: float, what: str) -> float:
         value = self.take(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            self.fail(key, value, f"{what} above 0 would be right")
+            self.fail(key, value, f"expected {what} above 0")
         return float(value)
 
     def path(self, key: str, default: Path) -> Path:
@@ -67,17 +67,17 @@ class Table:
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-            self.fail(key, value, "a list of texts would be right")
+            self.fail(key, value, "expected a list of texts")
         for part in value:
             if not part.isprintable():
-                self.fail(key, part, "one line of printable characters would be right")
+                self.fail(key, part, "expected one line of printable characters")
         return tuple(value)
 
     def addresses(self, key: str) -> tuple[str, ...]:
         found = self.texts(key)
         for address in found:
             if split_address(address) is None:
-                self.fail(key, address, "host:port would be right")
+                self.fail(key, address, "expected host:port")
         return found
 
     def endpoints(self, key: str) -> tuple[str, ...]:
@@ -87,9 +87,9 @@ class Table:
             try:
                 parse_endpoint(address)
             except InvalidArgument:
-                self.fail(key, address, "host:port would be right")
+                self.fail(key, address, "expected host:port")
         if len(found) > MAX_ENDPOINTS:
-            self.fail(key, f"{len(found)} of them", f"at most {MAX_ENDPOINTS} would be right")
+            self.fail(key, f"{len(found)} of them", f"expected at most {MAX_ENDPOINTS}")
         return found
 
     def has(self, key: str) -> bool:
@@ -102,7 +102,7 @@ class Table:
         if value is None:
             return None
         if not isinstance(value, dict):
-            self.fail(key, value, f"a table [{self.where(key)}] would be right")
+            self.fail(key, value, f"expected a table [{self.where(key)}]")
         return Table(value, self.where(key))
 
     def rest(self) -> dict[str, Any]:

@@ -58,7 +58,9 @@ class Turn:
             return False
         if not queue.lock.acquire(timeout=max(0.0, deadline - turns.clock())):
             self._leave()
-            raise DeadlineExceeded("others were changing the same thing all the time")
+            raise DeadlineExceeded(
+                "write contention: gave up waiting for other writers of the same entry"
+            )
         return True
 
     def _leave(self) -> None:

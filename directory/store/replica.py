@@ -212,8 +212,7 @@ class Replica:
         if told is None:
             raise NotReady("the tree is not loaded yet")
         raise TokenFromFuture(
-            f"revision {revision} did not come within {timeout_seconds:g} s; this server is at "
-            f"{told.revision}",
+            f"revision {revision} not reached within {timeout_seconds:g} s (at {told.revision})",
             revision=revision,
             newest=told.revision,
         )

@@ -242,7 +242,8 @@ def change_to_proto(
 
 
 def _refuse_newer(message: Message) -> None:
-    # What cannot be kept must not be dropped in silence (docs/operating.md#upgrading).
+    # What cannot be kept must not be dropped in silence
+    # (docs/operating.md#rolling-upgrades-and-feature-levels).
     newer = next(_newer_fields(message), None)
     if newer is not None:
         raise ValueError(

@@ -64,7 +64,7 @@ def grants_from_proto(messages: Iterable[access_pb2.Grant]) -> tuple[Grant, ...]
     """
     grants = in_order(map(grant_from_proto, messages))
     if not grants:
-        raise InvalidArgument("grants: none; at least one would be right", field="grants")
+        raise InvalidArgument("grants: none; expected at least one", field="grants")
     return grants
 
 

@@ -43,7 +43,7 @@ def create_command(
     """
     if request.entry.WhichOneof("kind") is None:
         raise InvalidArgument(
-            "entry: says no kind; one of directory, topic, link, mount would be right",
+            "entry: says no kind; expected one of directory, topic, link, mount",
             field="entry",
         )
     if request.make_parents and not request.entry.HasField("directory"):
@@ -63,8 +63,8 @@ def create_command(
         case Topic(policies=policies, physical_name=name):
             if request.adopt_existing and name and (rule := why_invalid(name)):
                 raise InvalidPhysicalName(
-                    f"topic.physical_name: found {cut_shown(name)}: {rule}; the name of a topic "
-                    f"that Kafka has would be right",
+                    f"topic.physical_name: found {cut_shown(name)}: {rule}; expected the name "
+                    f"of a topic in Kafka",
                     physical_name=cut_shown(name),
                     rule=rule,
                 )
@@ -110,7 +110,7 @@ def update_command(
     """
     if not request.update_mask.paths:
         raise InvalidArgument(
-            "update_mask: empty; the fields to change would be right, such as policies.owner",
+            "update_mask: empty; expected the fields to change, such as policies.owner",
             field="update_mask",
         )
     check_mask("update_mask", request.update_mask.paths, bounds)
@@ -165,8 +165,8 @@ def policy_changes(
         group, _, rest = field.partition(".")
         if group != "policies":
             raise InvalidArgument(
-                f"what_if_mask: found {cut_shown(field)}; policies, such as policies.owner, "
-                f"would be right",
+                f"what_if_mask: found {cut_shown(field)}; expected policies, such as "
+                f"policies.owner",
                 field="what_if_mask",
             )
         changes[field] = _policy(rest, policies) if rest else policies

@@ -116,22 +116,24 @@ def _adopt_by_rules(
         out.lines(one.path for one in answer.adoptions if one.path)
     else:
         columns = [Column("ACTION"), Column("TOPIC"), Column("PATH"), Column("RULE", right=True),
-                   Column("WHY")]  # fmt: skip
+                   Column("REASON")]  # fmt: skip
         Table(out, columns).rows([_adoption_row(one) for one in answer.adoptions])
     counts: dict[str, int] = {}
     for one in answer.adoptions:
         counts[one.action] = counts.get(one.action, 0) + 1
     told = ", ".join(f"{action} {units.count(number)}" for action, number in counts.items())
     if answer.omitted_count:
-        out.note(f"{units.count(answer.omitted_count)} more topics are not listed")
+        out.note(f"{units.count(answer.omitted_count)} more topics not listed")
     if answer.HasField("progress"):
         from resolver.cli import progress
 
-        out.note(f"it goes on: {told}")
-        out.note(f"{progress.told(answer.progress)}; kdir stat {answer.progress.path} says more")
+        out.note(f"continues in the background: {told}")
+        out.note(
+            f"{progress.told(answer.progress)}; follow it with kdir stat {answer.progress.path}"
+        )
         return 0
-    done = "nothing was changed; it would" if arguments.flag("plan") else "done"
-    out.note(f"{done}: {told or 'nothing to adopt'}")
+    done = "dry run: would" if arguments.flag("plan") else "done"
+    out.note(f"{done}{'' if arguments.flag('plan') else ':'} {told or 'adopt nothing'}")
     return 0
 
 
@@ -169,15 +171,15 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
         session.out.note(f"{cluster} has stopped: {said}", "bad")
         if not session.interactive:
             raise UsageError(
-                "to let it go on, repeat why it stopped, word for word: --stopped TEXT", verb="ack"
+                "to acknowledge, pass the stop reason verbatim: --stopped TEXT", verb="ack"
             )
-        if not session.confirm("let it go on?"):
-            session.out.note(f"{cluster} stays stopped")
+        if not session.confirm("resume?"):
+            session.out.note(f"{cluster} is still stopped")
             return 0
     owner = resolver.owner_of(where.path)
     request = admin_pb2.AcknowledgeRequest(stopped=said, cluster=owner.cluster_id)
     resolver.call(where.path, "AdminService.Acknowledge", request)
-    session.out.note("acknowledged: it goes on")
+    session.out.note("acknowledged: resumed")
     return 0
 
 
@@ -186,7 +188,7 @@ _MOUNT: Final = Argument("PATH", "any path of the cluster, such as its mount", c
 VERBS: Final = (
     Verb(
         name="adopt",
-        summary="give topics that are in Kafka already their paths",
+        summary="give existing Kafka topics a path",
         run=_adopt,
         writes=True,
         timeout_seconds=60.0,
@@ -224,20 +226,19 @@ VERBS: Final = (
     ),
     Verb(
         name="ack",
-        summary="let a cluster that stopped itself go on",
+        summary="acknowledge a stop (vanish guard, changed Kafka cluster) and resume",
         run=_acknowledge,
         writes=True,
         details=(
-            "When too many topics vanish or change at once, or another Kafka answers, kdir\n"
-            "changes nothing any more until someone has looked. Says why it stopped, and asks."
+            "When too many topics vanish or change at once, or another Kafka cluster answers,\n"
+            "kdir stops all changes until an operator acknowledges. Shows the stop reason, and\n"
+            "asks."
         ),
         arguments=(_MOUNT,),
-        options=(
-            Option(("--stopped",), "why it stopped, word for word; then nothing is asked", "TEXT"),
-        ),
+        options=(Option(("--stopped",), "the stop reason verbatim; no prompt", "TEXT"),),
         formats=(),
         examples=(
-            ("kdir ack /la/tracking", "see why, then say yes or no"),
+            ("kdir ack /la/tracking", "show the reason, then confirm"),
             ("kdir ack /la/tracking --stopped '7 of 12 topics vanished'", "in a script"),
         ),
     ),

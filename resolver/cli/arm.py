@@ -25,10 +25,10 @@ def _arm(session: Session, arguments: Arguments) -> int:
 
     where, aspect = place(arguments.one("PATH")), arguments.one("aspect")
     if aspect not in ASPECTS:
-        raise UsageError(f"--aspect: one of {', '.join(ASPECTS)} is needed", verb="arm")
+        raise UsageError(f"--aspect: expected one of {', '.join(ASPECTS)}", verb="arm")
     plan, takeover = arguments.one("plan"), arguments.flag("takeover")
     if takeover and aspect != "acls":
-        raise UsageError("--takeover is about --aspect acls only", verb="arm")
+        raise UsageError("--takeover goes with --aspect acls only", verb="arm")
     if plan:
         return _do(session, where, aspect, plan, takeover=takeover)
     answer: policies_pb2.PlanArmingResponse = session.resolver.call(
@@ -51,7 +51,7 @@ def _arm(session: Session, arguments: Arguments) -> int:
     else:
         _show_topics(out, answer, cluster)
     command = f"kdir arm {where} --aspect {aspect}{' --takeover' if takeover else ''}"
-    out.note(f"nothing was changed. To do exactly this: {command} --plan {answer.plan_hash}")
+    out.note(f"dry run. To apply exactly this plan: {command} --plan {answer.plan_hash}")
     return 0
 
 
@@ -60,7 +60,7 @@ def _show_topics(out: Output, answer: policies_pb2.PlanArmingResponse, cluster: 
     if topics:
         out.lines([f"would change {units.plural(topics, 'topic')} of {cluster}:"])
     else:
-        out.lines([f"would change nothing in Kafka now; {cluster} has all as it is wished"])
+        out.lines([f"no changes: Kafka cluster {cluster} matches the desired state"])
     names = max((len(call.resource) for call in answer.calls), default=0)
     keys = max((len(call.key) for call in answer.calls), default=0)
     out.lines(
@@ -78,24 +78,26 @@ def _show_acls(
     if calls:
         out.lines([f"would make {units.plural(len(calls) - waiting, 'ACL call')} to {cluster}:"])
     else:
-        out.lines([f"would change nothing in Kafka now; {cluster} has all ACLs as granted"])
+        out.lines([f"no changes: Kafka cluster {cluster} has all ACLs as granted"])
     names = max((len(call.resource) for call in calls), default=0)
     out.lines(
         f"  {call.operation}  {call.resource:<{names}}  {call.key}"
         f"{_takeover_word(takeover=takeover) if call.takeover else ''}"
         for call in calls
     )
-    out.lines([f"{counts.before} ACLs in Kafka now, {counts.after} then; at most {counts.limit}"])
+    out.lines(
+        [f"{counts.before} ACLs in Kafka now, {counts.after} afterwards; limit {counts.limit}"]
+    )
     if waiting:
         out.note(
-            f"{units.plural(waiting, 'call')} would close what everybody may use now, and would "
-            f"not be made; with --takeover they would",
+            f"{units.plural(waiting, 'call')} would add the first ACL to a resource that is open "
+            f"to all; skipped without --takeover",
             "warn",
         )
 
 
 def _takeover_word(*, takeover: bool) -> str:
-    return "  (closes what is open to all)" if takeover else "  (waits for --takeover)"
+    return "  (first ACL of an open resource)" if takeover else "  (needs --takeover)"
 
 
 def _value(call: policies_pb2.KafkaCall, field: str) -> str:
@@ -116,10 +118,13 @@ def _do(session: Session, where: Place, aspect: str, plan: str, *, takeover: boo
     if out.structured:
         out.record(plain(answer))
     elif answer.under_way:
-        out.note(f"{path} is armed for {aspect}; its calls are being made: kdir arm shows the rest")
+        out.note(
+            f"armed {path} for {aspect}; calls in progress. Remaining calls: "
+            f"kdir arm {where} --aspect {aspect}"
+        )
     else:
         made = units.plural(answer.calls_made, "call")
-        out.note(f"{path} is armed for {aspect}: {made} made")
+        out.note(f"armed {path} for {aspect}: {made} made")
     if answer.message:
         out.note(answer.message, "warn")
         return _EXIT_PARTIAL
@@ -131,38 +136,43 @@ _EXIT_PARTIAL: Final = 3
 VERBS: Final = (
     Verb(
         name="arm",
-        summary="let kdir change an aspect of Kafka below a path, by a plan that was read",
+        summary="apply configs or ACLs below a path to Kafka, by a reviewed plan",
         run=_arm,
         writes=True,
         timeout_seconds=60.0,
         details=(
-            "Without --plan it asks Kafka and prints exactly what would be changed there now, and\n"
-            "the plan's name; with it, those calls are made, and from then on what is set here or\n"
-            "above reaches Kafka by itself. A plan that would be another one by now is refused.\n"
-            "Values that kdir did not set and nobody wishes are left alone. What could delete\n"
-            "data reaches the topics that are there now and those that kdir makes. For others\n"
-            "that come later it waits, and for all after a restore, a mount, a detach or another\n"
-            "Kafka. Armed again, it does what waits, what is contested, and what Kafka refused.\n"
-            "acls: the grants that hold here go to Kafka as ACLs of each topic, and of groups and\n"
-            "transactional ids; only ACLs that kdir made are ever removed. The first ACL on what\n"
-            "everybody may use (allow.everyone.if.no.acl.found) is made only with --takeover.\n"
-            "Set manage.ASPECT=false, or unset it, and kdir changes nothing there any more."
+            "Without --plan it reads Kafka, and prints the exact changes and the plan's hash.\n"
+            "With it, those changes are made, and policies set here or above are applied from\n"
+            "then on. An outdated plan is refused. Values set in Kafka by others and not set by a\n"
+            "policy are left unchanged. Changes that may delete data are applied to topics below\n"
+            "the path now and to those that kdir creates; for topics found later, and for all\n"
+            "after a restore, a mount, a detach or a changed Kafka cluster, they need approval.\n"
+            "Arming again approves them, and retries contested and rejected values.\n"
+            "acls: grants are applied as ACLs of each topic, of groups and of transactional ids;\n"
+            "only ACLs that kdir created are ever removed. The first ACL of a resource that is\n"
+            "open to all (allow.everyone.if.no.acl.found) is created only with --takeover.\n"
+            "To disarm: set manage.ASPECT=false, or unset it."
         ),
         arguments=(
             Argument(
-                "PATH", "of a topic or directory; with / behind it the directory", completes="path"
+                "PATH",
+                "of a topic or directory; a trailing / means the directory",
+                completes="path",
             ),
         ),
         options=(
             Option(("--aspect",), "what kdir may change", "ASPECT", choices=ASPECTS),
-            Option(("--plan",), "do what the plan of this name says", "HASH"),
-            Option(("--takeover",), "acls: also close what everybody may use while it has none"),
+            Option(("--plan",), "apply the plan with this hash", "HASH"),
+            Option(("--takeover",), "acls: also add the first ACL to resources open to all"),
         ),
         formats=("table", "json", "yaml", "name"),
         examples=(
-            ("kdir arm /la/tracking/search --aspect configs", "what would be changed"),
-            ("kdir arm /la/tracking/search --aspect configs --plan 7f3a9c", "do exactly that"),
-            ("kdir arm /la/tracking/search --aspect acls", "which ACLs would be made in Kafka"),
+            ("kdir arm /la/tracking/search --aspect configs", "dry run"),
+            (
+                "kdir arm /la/tracking/search --aspect configs --plan 7f3a9c",
+                "apply exactly that plan",
+            ),
+            ("kdir arm /la/tracking/search --aspect acls", "dry run: ACLs to create"),
         ),
     ),
 )

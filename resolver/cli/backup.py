@@ -58,14 +58,14 @@ def _backup(session: Session, arguments: Arguments) -> int:
             if target == "-":
                 break  # some of it may be written
     if last is None:
-        raise Unreachable("no server of it is known")
+        raise Unreachable("no known servers for this cluster")
     last.attempts = tuple(attempts)
     raise last
 
 
 def _refuse_existing(target: str) -> None:
     if os.path.lexists(target):
-        raise AlreadyExists(f"{target} is there already; --force replaces it")
+        raise AlreadyExists(f"{target} already exists; --force replaces it")
 
 
 def _to_file(session: Session, server: str, cluster: str, target: str, *, force: bool) -> None:
@@ -129,7 +129,7 @@ def _receive(session: Session, server: str, cluster: str, file: IO[bytes]) -> An
             writer.write(message)
         writer.close()
     except DamagedBackup as error:
-        raise Unreachable(f"the backup that {server} sent is not whole: {error}") from error
+        raise Unreachable(f"the backup from {server} is incomplete: {error}") from error
     return writer
 
 
@@ -145,8 +145,8 @@ def _name_of(header: admin_pb2.BackupHeader) -> str:
     name = next(filter(_FILE_NAME.fullmatch, (header.cluster, header.cluster_id)), "")
     if not name:
         raise Unreachable(
-            f"the backup is of cluster {cut_shown(header.cluster_id)}, of which no file can be "
-            f"named; --to FILE says where it goes"
+            f"the backup is of cluster {cut_shown(header.cluster_id)}, which is no valid file "
+            f"name; name a file with --to FILE"
         )
     seconds = min(max(header.taken_at_ms, 0) / 1000, _LAST_SECOND)
     return f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(seconds))}.kdir"
@@ -186,13 +186,13 @@ def _offline(session: Session, arguments: Arguments) -> int:
 VERBS: Final = (
     Verb(
         name="backup",
-        summary="write all that a cluster's store holds to a file",
+        summary="write the content of a cluster's store to a file",
         run=_backup,
         timeout_seconds=60.0,
         details=(
-            "Asks a running server, which reads its store at one revision; writes go on.\n"
-            "The file appears when it is whole, and ends with a checksum: kdir restore reads\n"
-            "nothing else. Registered servers and elected roles are not in it; history is."
+            "A running server reads its store at one revision; writes continue. The file appears\n"
+            "when complete, and ends with a checksum that kdir restore requires. It has the\n"
+            "history of changes, not the registered servers and elected roles."
         ),
         arguments=(CLUSTER_PATH,),
         options=(
@@ -202,7 +202,7 @@ VERBS: Final = (
                 "FILE",
                 completes="file",
             ),
-            Option(("--force",), "replace a file that is there"),
+            Option(("--force",), "replace an existing file"),
         ),
         formats=("table", "json", "yaml"),
         examples=(
@@ -217,27 +217,27 @@ VERBS: Final = (
         run=_offline,
         raw=True,
         details=(
-            "Works at the store itself, while no server of it runs. A store that holds something\n"
-            "is left as it is unless --replace is said, and the cluster is the same. Killed at\n"
-            "any moment, saying it again finishes it. The store then begins a new life: tokens\n"
-            "of before are answered with TOKEN_EXPIRED. --new-life does only that, of a store\n"
-            "that was put back by other means and nobody noticed; its servers may run."
+            "Works on the store directly, while no server of it runs. A store that is not empty\n"
+            "is not overwritten without --replace, and only by a backup of the same cluster. If\n"
+            "killed, run it again to finish. The store starts a new incarnation: older tokens are\n"
+            "answered with TOKEN_EXPIRED. --new-life does only that, for a store that was\n"
+            "restored by other means without the servers noticing; its servers may run."
         ),
         arguments=(Argument("ARGUMENT", "as below", least=0, most=None),),
         options=(
             Option(("--from",), "the backup; - is stdin", "FILE", completes="file"),
             Option(
-                ("--store",), "where to: sqlite:///FILE or etcd://HOST:PORT,…/PREFIX", "ADDRESS"
+                ("--store",), "the target: sqlite:///FILE or etcd://HOST:PORT,…/PREFIX", "ADDRESS"
             ),
             Option(
                 ("--config",),
-                "instead of --store: a server's, which says it",
+                "instead of --store: a server's config, which names the store",
                 "FILE",
                 completes="file",
             ),
-            Option(("--new-life",), "instead of --from: only expire the tokens of before"),
-            Option(("--replace",), "also where the store holds something, which is lost"),
-            Option(("--plan",), "check all, say what would be done and lost, change nothing"),
+            Option(("--new-life",), "instead of --from: only start a new incarnation"),
+            Option(("--replace",), "overwrite a store that is not empty"),
+            Option(("--plan",), "check everything, show what would be lost, change nothing"),
             Option(("--force",), "also while servers of the store are running"),
         ),
         examples=(
@@ -245,7 +245,7 @@ VERBS: Final = (
                 "kdir restore --from la.kdir --store sqlite:////var/lib/kdir/la.sqlite",
                 "into a new store",
             ),
-            ("kdir restore --from la.kdir --config la.toml --plan", "what would be done, and lost"),
+            ("kdir restore --from la.kdir --config la.toml --plan", "dry run"),
             ("kdir restore --from la.kdir --config la.toml --replace", "do it"),
         ),
     ),
@@ -255,15 +255,15 @@ VERBS: Final = (
         run=_offline,
         raw=True,
         details=(
-            "From sqlite to etcd, back, or between two of a kind. FROM takes no changes from the\n"
-            "first moment on, and its servers go on reading, marked stale. TO takes changes when\n"
-            "it is whole: at no time both do. Killed at any moment, saying it again finishes it;\n"
-            "--abort undoes it until TO takes changes. Then start the servers with TO."
+            "From sqlite to etcd, back, or between two of a kind. FROM is sealed (read-only) at\n"
+            "once; its servers keep answering reads, marked stale. TO accepts writes when it is\n"
+            "complete: never both. If killed, run it again to finish; --abort undoes it until TO\n"
+            "accepts writes. Then start the servers with TO."
         ),
         arguments=(Argument("ARGUMENT", "as below", least=0, most=None),),
         options=(
-            Option(("--abort",), "give up: FROM takes changes again, TO is emptied"),
-            Option(("--plan",), "say what would be done, change nothing"),
+            Option(("--abort",), "undo: unseal FROM, empty TO"),
+            Option(("--plan",), "check everything, change nothing"),
             Option(("--force",), "also where running servers of FROM may not know of seals"),
         ),
         examples=(

@@ -96,7 +96,7 @@ def candidates(line: Sequence[str]) -> Iterator[tuple[str, str]]:
         before, name, rest = split_verb(line[:-1])
     except UsageError as error:
         # An option before the verb that still lacks its value.
-        option = _named(GLOBAL_OPTIONS, line[-2]) if "wants a value" in error.message else None
+        option = _named(GLOBAL_OPTIONS, line[-2]) if "needs a value" in error.message else None
         if option is not None:
             yield from _values(option, current, line[:-1])
         return

@@ -57,7 +57,7 @@ def _doctor(session: Session, arguments: Arguments) -> int:
         out.note(problem, "bad")
     if not problems and not session.partial:
         unlike = sorted({mount for look in looks for mount in _unlike(look)})
-        out.note("all is well" if not unlike else _UNDER_WAY.format(", ".join(unlike)))
+        out.note("all servers healthy" if not unlike else _UNDER_WAY.format(", ".join(unlike)))
     session.partial = session.partial or bool(problems)
     return 0
 
@@ -94,7 +94,7 @@ def _level(look: _Look) -> str:
     if min(levels.values()) > finalised:
         return (
             f"{cluster.mount}: every server supports feature level {min(levels.values())}, and "
-            f"{finalised} is finalised: kdir features finalize {cluster.mount}"
+            f"{finalised} is finalized: kdir features finalize {cluster.mount}"
         )
     behind = sorted(server for server, level in levels.items() if level < max(levels.values()))
     return f"{cluster.mount}: older than the others: {', '.join(behind)}" if behind else ""
@@ -159,7 +159,7 @@ def _asker(session: Session) -> Callable[[_Server], admin_pb2.GetStatusResponse 
 
     def ask(server: _Server) -> admin_pb2.GetStatusResponse | KdirError:
         if not server.endpoint:
-            return Unreachable("no server of it is known")
+            return Unreachable("no known servers for this cluster")
         if server.endpoint not in named and (why := allow.refusal(server.endpoint)):
             return BadReferral(why)
         request = admin_pb2.GetStatusRequest(cluster=server.cluster_id)
@@ -188,7 +188,7 @@ _COLUMNS: Final = (
     Column("PARENT"),
     Column("KAFKA"),
     Column("VERSION"),
-    Column("UP", right=True),
+    Column("UPTIME", right=True),
 )
 _NAMED: Final = 5
 """So many of the values that were set aside are shown."""
@@ -219,7 +219,7 @@ def _row(
 
 
 def _state(status: admin_pb2.GetStatusResponse) -> str:
-    """In the words of /readyz (directory/server/health.py), such as ``stale 12 s``."""
+    """The states of /readyz (directory/server/health.py), such as ``stale 12 s``."""
     name = _STATES.get(status.replica_state, str(status.replica_state))
     if name == "loading":
         return name
@@ -229,7 +229,7 @@ def _state(status: admin_pb2.GetStatusResponse) -> str:
         return f"stale {status.store_status.age_seconds:.0f} s"
     if status.parent.unmounted:
         return "unmounted"
-    return "untold" if status.parent.untold else name
+    return "awaiting-parent" if status.parent.untold else name
 
 
 def _parent(status: admin_pb2.GetStatusResponse) -> str | Styled:
@@ -240,7 +240,7 @@ def _parent(status: admin_pb2.GetStatusResponse) -> str | Styled:
         return "-"
     if parent.standby:
         return "standby"  # another server of the cluster knows
-    return "linked" if parent.linked else Styled("away", "bad")
+    return "linked" if parent.linked else Styled("disconnected", "bad")
 
 
 def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
@@ -252,13 +252,14 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
     if kafka.unmanaged:
         return Styled("unmanaged", "bad")
     if kafka.leader and not kafka.reachable:
-        return Styled("away", "bad")
+        return Styled("unreachable", "bad")
     counts = {
         "pending": kafka.pending_count, "missing": kafka.missing_count,
         "replaced": kafka.replaced_count, "drift": kafka.drift_count,
-        "waiting": kafka.waiting_count, "contested": kafka.contested_count,
-        "ACLs waiting": kafka.acl_waiting_count, "ACLs refused": kafka.acl_refused_count,
-        "ACLs removed": kafka.acl_lost_count,
+        "needs approval": kafka.waiting_count, "contested": kafka.contested_count,
+        "ACL resources needing approval": kafka.acl_waiting_count,
+        "ACL resources rejected": kafka.acl_refused_count,
+        "ACLs removed externally": kafka.acl_lost_count,
     }  # fmt: skip
     told = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
     if told:
@@ -276,7 +277,7 @@ def _unlike(look: _Look) -> Iterator[str]:
 
 
 _UNDER_WAY: Final = (
-    "all answer; Kafka is not yet as it is wished, or was changed: kdir effective --diff {}"
+    "all servers healthy; changes pending or drift in Kafka: kdir effective --diff {}"
 )
 
 
@@ -306,25 +307,28 @@ def _problems(look: _Look) -> Iterator[str]:
     where = f"{status.authority.cluster.mount} at {server.endpoint}"
     store = status.store_status
     if store.sealed:
-        yield f"{where}: its store takes no changes: {store.sealed}"
+        yield f"{where}: its store is sealed (read-only): {store.sealed}"
     elif status.replica_state != 2:
-        yield f"{where}: its tree is {_state(status)}: {store.message or 'not yet known why'}"
+        yield f"{where}: replica is {_state(status)}{f': {store.message}' if store.message else ''}"
     parent = status.parent
     if parent.unmounted:
-        yield f"{where}: the parent has unmounted it"
+        yield f"{where}: unmounted by the parent"
     elif parent.untold:
         yield f"{where}: {parent.untold}"
     elif parent.configured and not parent.linked and not parent.standby:
-        yield f"{where}: no link to the parent: {parent.message or 'not yet'}"
+        yield f"{where}: parent link down: {parent.message or 'not connected yet'}"
     yield from (f"{where}: {one}" for one in status.unenforced)
     if status.HasField("kafka"):
         if status.kafka.stopped:
             mount = status.authority.cluster.mount
-            yield f"{where}: stopped: {status.kafka.stopped}; kdir ack {mount}"
+            yield (
+                f"{where}: stopped by a guard ({status.kafka.stopped}); to continue: "
+                f"kdir ack {mount}"
+            )
         elif status.kafka.unmanaged:
             yield f"{where}: {status.kafka.unmanaged}"
         elif status.kafka.leader and not status.kafka.reachable:
-            yield f"{where}: Kafka does not answer: {status.kafka.message}"
+            yield f"{where}: Kafka is unreachable: {status.kafka.message}"
         yield from _attended(where, status)
     yield from _set_aside(where, status)
 
@@ -343,8 +347,8 @@ def _shared(looks: Sequence[_Look]) -> Iterator[str]:
     for kafka_id, clusters in by_kafka.items():
         if len(clusters) > 1 and kafka_id not in settled:
             yield (
-                f"{' and '.join(sorted(clusters.values()))} have one Kafka, {kafka_id}, and do not "
-                f"know of each other: give each a Kafka of its own"
+                f"{' and '.join(sorted(clusters.values()))} share Kafka cluster {kafka_id} without "
+                f"coordination: give each a Kafka of its own"
             )
 
 
@@ -360,11 +364,11 @@ def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
     if kafka.waiting_count:
         yield (
             f"{where}: {units.plural(kafka.waiting_count, 'topic')} with changes that may delete "
-            f"data wait for a plan that names them: kdir arm {mount} --aspect configs"
+            f"data need approval by a plan: kdir arm {mount} --aspect configs"
         )
     acls = {
-        "waiting for an operator or for room": kafka.acl_waiting_count,
-        "refused by Kafka": kafka.acl_refused_count,
+        "needing approval or quota": kafka.acl_waiting_count,
+        "rejected by Kafka": kafka.acl_refused_count,
     }
     for state, count in acls.items():
         if count:
@@ -375,13 +379,13 @@ def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
             )
     if kafka.acl_lost_count:
         yield (
-            f"{where}: {units.plural(kafka.acl_lost_count, 'ACL')} of kdir's removed by somebody "
-            f"else: kdir effective --diff {mount}; kdir arm {mount} --aspect acls"
+            f"{where}: {units.plural(kafka.acl_lost_count, 'ACL')} of kdir's removed "
+            f"externally: kdir effective --diff {mount}; kdir arm {mount} --aspect acls"
         )
     if kafka.contested_count:
         yield (
-            f"{where}: {units.plural(kafka.contested_count, 'topic')} with values that somebody "
-            f"else keeps putting back: kdir arm {mount} --aspect configs"
+            f"{where}: {units.plural(kafka.contested_count, 'topic')} with values that another "
+            f"writer keeps reverting: kdir arm {mount} --aspect configs"
         )
 
 
@@ -390,8 +394,9 @@ def _set_aside(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]
     count = status.quarantined_count or len(status.quarantined)  # an older server does not count
     if not count:
         return
-    values = "1 value" if count == 1 else f"{count:,} values"
-    yield f"{where}: {values} in its store cannot be read and were set aside; kdir verify names all"
+    values = "1 unreadable value" if count == 1 else f"{count:,} unreadable values"
+    were = "was" if count == 1 else "were"
+    yield f"{where}: {values} in the store {were} quarantined; kdir verify lists all"
     for key in status.quarantined[:_NAMED]:
         yield f"  {key}"
 
@@ -439,21 +444,24 @@ def _who(session: Session, looks: Sequence[_Look]) -> None:
     ]
     if login or shown:
         by = f" by {login}" if login else ""
-        session.out.note(f"you are: {', '.join(shown) or 'not said'}{by}", "faint")
+        session.out.note(f"identity: {', '.join(shown) or 'anonymous'}{by}", "faint")
 
 
 VERBS: Final = (
     Verb(
         name="doctor",
-        summary="which servers can be reached, and how they are",
+        summary="reachable servers and their state",
         run=_doctor,
         timeout_seconds=3.0,
         details=(
-            "Asks the servers of the context, and every server of every mount that they know of.\n"
-            "What is not well is said on stderr, and the exit code is 3."
+            "Queries the servers of the context, and every server of every mount known to them.\n"
+            "Problems go to stderr; exit code 3."
         ),
         options=(Option(("--local",), "only the servers of the context"),),
         formats=("table", "json", "yaml"),
-        examples=(("kdir doctor", "look at all"), ("kdir doctor --local --at la-1:7420", "at one")),
+        examples=(
+            ("kdir doctor", "every server"),
+            ("kdir doctor --local --at la-1:7420", "one server"),
+        ),
     ),
 )

@@ -170,12 +170,16 @@ def _mount(node: _Node) -> str:
 
     mount = node.one.entry.mount
     if node.error is not None or mount.state == entry_pb2.MOUNT_STATE_AWAY:
-        reason = node.error.reason.lower().replace("_", " ") if node.error is not None else "away"
+        reason = (
+            node.error.reason.lower().replace("_", " ")
+            if node.error is not None
+            else "disconnected"
+        )
         heard = mount.HasField("last_heard_seconds")
-        seen = f", last heard {units.age(mount.last_heard_seconds)} ago" if heard else ""
+        seen = f", last contact {units.age(mount.last_heard_seconds)} ago" if heard else ""
         return f"{reason}{seen}"
     if mount.state == entry_pb2.MOUNT_STATE_WAITING:
-        return "waiting for its server"
+        return "pending: its server has not connected yet"
     if mount.state == entry_pb2.MOUNT_STATE_REFUSED:
         return f"refused: {mount.message}"
     return units.plural(mount.topic_count, "topic") if mount.HasField("topic_count") else ""

@@ -15,7 +15,7 @@ __all__ = ["COLUMNS", "display_name", "display_path", "kind_of", "row", "state_o
 COLUMNS: Final = (
     Column("KIND"),
     Column("NAME"),
-    Column("PARTS", right=True),
+    Column("PARTITIONS", right=True),
     Column("RF", right=True),
     Column("RETENTION"),
     Column("OWNER"),
@@ -147,13 +147,15 @@ def _mount_state(mount: entry_pb2.Mount, *, human: bool) -> str | Styled:
         case entry_pb2.MOUNT_STATE_LINKED:
             return "linked"
         case entry_pb2.MOUNT_STATE_WAITING:
-            return Styled("waiting", "warn")
+            return Styled("pending", "warn")
         case entry_pb2.MOUNT_STATE_REFUSED:
             return Styled("refused", "bad")
         case entry_pb2.MOUNT_STATE_AWAY if heard:
-            return Styled(f"away {units.age(seconds) if human else f'{seconds:.3f}'}", "bad")
+            return Styled(
+                f"disconnected {units.age(seconds) if human else f'{seconds:.3f}'}", "bad"
+            )
         case entry_pb2.MOUNT_STATE_AWAY:
-            return Styled("away", "bad")
+            return Styled("disconnected", "bad")
         case _:
             return "-"
 

@@ -40,14 +40,14 @@ def explain(error: KdirError, session: Session | None) -> None:
     complain(f"error: {headline(error)} ({error.reason})")
     complain(*(f"  {hint}" for hint in hints(error)))
     if isinstance(error, Absent) and session is not None and any(session.login()):
-        complain("  or you may not see it: kdir doctor says who you are")
+        complain("  or you lack DESCRIBE on it; your identity: kdir doctor")
     verbose = session is not None and session.verbose
     # Who was asked says something where nobody could answer; else the answer says it all.
     attempts = error.attempts if verbose or error.exit_code == _COULD_NOT_SAY else ()
     if len(attempts) == 1 and not verbose:
         attempts = ()  # the error is what that one said
     most = len(attempts) if verbose else _MOST_ATTEMPTS
-    complain(*(f"  asked: {attempt}" for attempt in attempts[:most]))
+    complain(*(f"  queried: {attempt}" for attempt in attempts[:most]))
     if len(attempts) > most:
         complain(f"  and {len(attempts) - most} more; --verbose shows them")
 
@@ -68,13 +68,13 @@ def hints(error: KdirError) -> Iterator[str]:
             near = facts.get("similar") or facts.get("nearest", "/")
             if near != facts["missing"]:  # else it is hidden from who asks, and cannot be made
                 yield f"nearest directory: {near}"
-                yield f"to make it: kdir mkdir {facts['missing']}"
+                yield f"to create it: kdir mkdir {facts['missing']}"
         case Absent():
             nearest = facts.get("nearest_directory") or facts.get("nearest")
             if nearest and nearest != facts.get("path"):
-                yield f"what is there: kdir ls {nearest}"
+                yield f"its content: kdir ls {nearest}"
         case AlreadyExists() if "path" in facts:
-            yield f"what stands there: kdir stat {facts['path']}"
+            yield f"existing entry: kdir stat {facts['path']}"
         case _:
             for kind, hint in _HINTS.items():
                 if isinstance(error, kind):
@@ -84,16 +84,17 @@ def hints(error: KdirError) -> Iterator[str]:
 
 _HINTS: Final[Mapping[type[KdirError], str]] = {
     InvalidPath: "a path looks like /la/tracking/search/clicks",
-    NotEmpty: "to remove all below it too: kdir rm -r; --plan says what would go",
-    HasMounts: "which they are: kdir mounts; take each off first: kdir umount PATH",
-    CrossMount: "a topic's data stays in its cluster: make a link instead, kdir ln",
-    MountDisagrees: "which clusters wait, and what they say: kdir mounts PATH",
-    NoRoute: "the asked server knows no way there: has its cluster a parent? kdir doctor",
-    TokenExpired: "leave the token out: the store has begun a new life since it was given",
-    LocksOut: "to close it all the same: --yes; what it would do: kdir set --plan",
-    StoreSealed: "why, and where it lives if it was moved: kdir doctor",
-    Unauthenticated: "who you are: kdir context set NAME --token-file FILE, or --cert and --key",
+    NotEmpty: "to remove everything below it too: kdir rm -r; dry run: --plan",
+    HasMounts: "mounts below it: kdir mounts; unmount each first: kdir umount PATH",
+    CrossMount: "a topic's data stays in its cluster; create a link instead: kdir ln",
+    MountDisagrees: "pending children: kdir mounts PATH",
+    NoRoute: "the server has no route to that path; check its parent link: kdir doctor",
+    TokenExpired: "the token is from an earlier incarnation of the store; retry without it",
+    LocksOut: "to close it anyway: --yes; dry run: kdir set --plan",
+    StoreSealed: "the reason, and the new location if it was moved: kdir doctor",
+    Unauthenticated: "to authenticate: kdir context set NAME --token-file FILE, or "
+    "--cert and --key",
     Unimplemented: "the server may be of another version: kdir doctor",
-    DeadlineExceeded: "more time: --timeout 30; who can be reached: kdir doctor",
-    Unavailable: "who can be reached: kdir doctor",
+    DeadlineExceeded: "a longer timeout: --timeout 30; reachable servers: kdir doctor",
+    Unavailable: "reachable servers: kdir doctor",
 }

@@ -1,4 +1,4 @@
-"""The verb ``features``: which level a cluster's servers support, and which one is finalised."""
+"""The verb ``features``: which level a cluster's servers support, and which one is finalized."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _show(session: Session, arguments: Arguments) -> int:
 
 _COLUMNS: Final = (
     Column("SERVER"),
-    Column("SUPPORTS", right=True),
-    Column("FINALISED", right=True),
+    Column("SUPPORTED LEVEL", right=True),
+    Column("FINALIZED LEVEL", right=True),
     Column("VERSION"),
     Column("HOST"),
     Column("PID", right=True),
-    Column("AT"),
+    Column("ENDPOINTS"),
     Column("ROLES"),
 )
 
@@ -77,17 +77,20 @@ def _state(
     cluster: str, finalised: int, supported: int, members: Sequence[admin_pb2.Member]
 ) -> str:
     if not finalised:
-        return f"{cluster}: which level is finalised cannot be read: kdir features finalize"
+        return f"{cluster}: the finalized level is unreadable: kdir features finalize"
     highest = max((one.feature_level for one in members), default=finalised)
     if supported > finalised:
         return (
-            f"{cluster}: level {finalised} is finalised, and every server supports {supported}: "
+            f"{cluster}: level {finalised} is finalized, and every server supports {supported}: "
             f"kdir features finalize"
         )
     if highest > finalised:
         behind = ", ".join(one.server for one in members if one.feature_level < highest)
-        return f"{cluster}: level {finalised} is finalised; before {highest} can be: {behind}"
-    return f"{cluster}: level {finalised} is finalised"
+        return (
+            f"{cluster}: level {finalised} is finalized; level {highest} needs an "
+            f"upgrade of {behind}"
+        )
+    return f"{cluster}: level {finalised} is finalized"
 
 
 # -- finalize ------------------------------------------------------------------------------------
@@ -108,22 +111,21 @@ def _finalize(session: Session, arguments: Arguments) -> int:
     told = ask(validate_only=True)
     wanted = level or max(told.supported_level, told.finalised_level)
     if wanted <= told.finalised_level:
-        out.note(f"level {told.finalised_level} is finalised already")
+        out.note(f"level {told.finalised_level} is already finalized")
     elif plan:
         out.note(
-            f"plan: level {wanted} would be finalised, "
-            f"{told.finalised_level or 'an unreadable one'} is now; older servers could not come "
-            f"back. Nothing was changed"
+            f"dry run: would finalize level {wanted} (current level: "
+            f"{told.finalised_level or 'unreadable'}); older servers could not rejoin"
         )
     elif (
         session.interactive
         and not arguments.flag("yes")
-        and not session.confirm(f"finalise level {wanted}? Older servers cannot come back")
+        and not session.confirm(f"finalize level {wanted}? Older servers cannot come back")
     ):
-        out.note("nothing was changed")
+        out.note("unchanged")
     else:
         told = ask(validate_only=False)
-        out.note(f"level {told.finalised_level} is finalised; older servers cannot come back")
+        out.note(f"level {told.finalised_level} is finalized; older servers cannot rejoin")
     if out.structured:
         out.record(told)
     return 0
@@ -134,20 +136,20 @@ def _level(arguments: Arguments) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 31):
-        raise UsageError(f"--level {text!r}: a number from 1 would be right", verb="features")
+        raise UsageError(f"--level {text!r}: expected a number from 1", verb="features")
     return int(text)
 
 
 VERBS: Final = (
     Verb(
         name="features",
-        summary="which feature level a cluster's servers support; raise the finalised one",
+        summary="supported and finalized feature levels of a cluster; finalize a level",
         run=_features,
         details=(
-            "A change that older servers could not deal with is refused until every live server\n"
-            "of the cluster supports its level, and the level is finalised. After an upgrade of\n"
-            "all servers, finalize allows what is new; an older server does not start any more.\n"
-            "A new cluster begins at the newest level. Levels never go down."
+            "A change that needs a newer feature level is refused until every live server of the\n"
+            "cluster supports the level and it is finalized. Run finalize after upgrading all\n"
+            "servers; older servers do not start afterwards. A new cluster starts at the newest\n"
+            "level. Levels never go down."
         ),
         arguments=(
             Argument("ACTION", "show (default) or finalize", 0, choices=("show", "finalize")),
@@ -155,7 +157,7 @@ VERBS: Final = (
         ),
         options=(
             Option(("--level",), "default: the highest that every live server supports", "N"),
-            Option(("--plan",), "check all, say what would be done, change nothing"),
+            Option(("--plan",), "check everything, change nothing"),
             Option(("-y", "--yes"), "do not ask"),
         ),
         formats=("table", "json", "yaml"),

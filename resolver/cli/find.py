@@ -52,7 +52,7 @@ def _find(session: Session, arguments: Arguments) -> int:
     else:
         Table(out, _COLUMNS).rows([_row(row, human=out.human) for row in found.rows])
     if found.total > len(found.rows):
-        out.note(f"{units.count(found.total - len(found.rows))} more; --limit shows more of them")
+        out.note(f"{units.count(found.total - len(found.rows))} more; raise --limit to see them")
     for state in found.stale:
         out.note(f"{state.mount} ({state.cluster}): {_staleness(state)}", "warn")
     return 0 if found.rows else 1
@@ -60,7 +60,7 @@ def _find(session: Session, arguments: Arguments) -> int:
 
 _COLUMNS: Final = (
     Column("PATH"),
-    Column("PARTS", right=True),
+    Column("PARTITIONS", right=True),
     Column("OWNER"),
     Column("STATE"),
     Column("LOCATION"),
@@ -104,8 +104,8 @@ def _age(state: ClusterState) -> str:
 def _staleness(state: ClusterState) -> str:
     why = f": {state.stale_reason}" if state.stale_reason else ""
     if state.as_of is None:
-        return f"was never read{why}"
-    return f"its rows are of {state.as_of:%Y-%m-%d %H:%M:%S} UTC, marked stale{why}"
+        return f"never read{why}"
+    return f"stale since {state.as_of:%Y-%m-%d %H:%M:%S} UTC{why}"
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
             out.record(_line_record(line))
     else:
         columns = [Column("MOUNT"), Column("CLUSTER"), Column("TOPICS", right=True),
-                   Column("OUTCOME"), Column("WHY")]  # fmt: skip
+                   Column("OUTCOME"), Column("REASON")]  # fmt: skip
         Table(out, columns).rows([_line_row(line, human=out.human) for line in report.lines])
     out.note(
         f"{units.plural(report.rows, 'topic')} in {table}, version {report.version}, "
@@ -203,7 +203,7 @@ def _report(session: Session, arguments: Arguments, table: str) -> int:
     columns = [
         Column("MOUNT"), Column("CLUSTER"), Column("TOPICS", right=True),
         Column("PARTITIONS", right=True), Column("NO OWNER", right=True),
-        Column("DRIFT", right=True), Column("UNSETTLED", right=True), Column("AS OF"),
+        Column("DRIFT", right=True), Column("PENDING/FAILED", right=True), Column("AS OF"),
     ]  # fmt: skip
     number = units.count if out.human else str
     rows = [
@@ -219,10 +219,13 @@ def _report(session: Session, arguments: Arguments, table: str) -> int:
     Table(out, columns).rows(rows)
     for shared in found.shared_names:
         out.note(
-            f"{shared.physical_name} stands at {shared.count} paths: {', '.join(shared.paths)}"
+            f"{shared.physical_name} is the physical name at {shared.count} paths: "
+            f"{', '.join(shared.paths)}"
         )
     for shadowed in found.shadowed:
-        out.note(f"{shadowed.path} is hidden by the mount of {shadowed.mounted_cluster_id}", "warn")
+        out.note(
+            f"{shadowed.path} is shadowed by the mount of {shadowed.mounted_cluster_id}", "warn"
+        )
     return 0
 
 
@@ -232,7 +235,7 @@ _TABLE: Final = Option(
     "DIR",
     completes="file",
 )
-_AS_OF: Final = Option(("--as-of",), "as the world looked then: a date or a time", "WHEN")
+_AS_OF: Final = Option(("--as-of",), "the index as of then: a date or a time", "WHEN")
 
 VERBS: Final = (
     Verb(
@@ -248,7 +251,7 @@ VERBS: Final = (
         options=(
             Option(("--cluster",), "only in this one: name or id", "CLUSTER"),
             _AS_OF,
-            Option(("--limit",), "at most so many", "N"),
+            Option(("--limit",), "maximum number of topics", "N"),
             _TABLE,
         ),
         formats=FORMATS,
@@ -260,20 +263,20 @@ VERBS: Final = (
     ),
     Verb(
         name="index",
-        summary="build the index of all clusters, or sum it up",
+        summary="build the index of all clusters, or summarize it",
         run=_index,
         timeout_seconds=10.0,
         details=(
-            "build reads every cluster that has changed, with Spark, and makes all of it seen at\n"
-            "once; a cluster that does not answer keeps its rows, marked stale, and the exit code\n"
-            "is 3. The table is a Delta table. report counts topics, owners and drift by cluster."
+            "build reads every changed cluster with Spark and commits all rows at once. An\n"
+            "unreachable cluster keeps its rows, marked stale; exit code 3. The table is a Delta\n"
+            "table. report counts topics, owners and drift by cluster."
         ),
         arguments=(Argument("ACTION", "build or report", choices=("build", "report")),),
         options=(
             _TABLE,
             Option(("--master",), "of Spark (default: local[*])", "URL"),
             Option(("--conf",), "a setting of Spark; repeatable", "KEY=VALUE", repeated=True),
-            Option(("--full",), "read again what has not changed, too"),
+            Option(("--full",), "also read unchanged clusters again"),
             _AS_OF,
         ),
         formats=("table", "json", "yaml"),

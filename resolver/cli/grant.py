@@ -37,7 +37,7 @@ def _revoke(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import access_pb2
 
     answer = _put(session, arguments, "RemoveGrants", access_pb2.RemoveGrantsRequest())
-    _changed(session, arguments, answer, answer.removed, "taken away")
+    _changed(session, arguments, answer, answer.removed, "removed")
     if not answer.removed and not session.out.structured:
         who = principal_of(arguments.one("PRINCIPAL"))
         for one in answer.grants:
@@ -102,7 +102,8 @@ def _changed(
         topics = units.plural(answer.topic_count, "topic")
         grants = units.plural(len(changed), "grant")
         about = f"{said}: {grants}, for {topics} there and below"
-        out.note(about if changed else "nothing to do: it is so already")
+        none = "already granted" if what == "granted" else "no such grant"
+        out.note(about if changed else f"no change: {none}")
     if planned:
         show_change(out, answer.plan, recorded=True)
 
@@ -124,7 +125,7 @@ def _grants(session: Session, arguments: Arguments) -> int:
             out.record(plain(one))
         return 0
     if not answer.grants:
-        out.note(f"none on {where} itself; what counts there: kdir check … --explain")
+        out.note(f"no grants on {where} itself; inherited ones: kdir check … --explain")
     Table(out, _COLUMNS).rows(
         [
             [
@@ -145,7 +146,7 @@ def _check(session: Session, arguments: Arguments) -> int:
     if arguments.flag("any"):
         return _check_any(session, arguments)
     if not arguments.one("PATH"):
-        raise UsageError("PATH is missing: what it is to be done on, or --any KIND", verb="check")
+        raise UsageError("PATH is required: the entry to check, or --any KIND", verb="check")
     where = place(arguments.one("PATH"))
     resource, name = _resource(arguments)
     found = session.resolver.check(
@@ -196,35 +197,35 @@ _COLUMNS: Final = (
     Column("PRINCIPAL"),
     Column("PERMISSION"),
     Column("OPERATION"),
-    Column("KIND"),
-    Column("NAME"),
+    Column("RESOURCE TYPE"),
+    Column("RESOURCE NAME"),
     Column("HOST"),
 )
 _WHO: Final = Argument(
-    "PRINCIPAL", "such as alice (User:alice), User:CN=app-1, or '*' for everybody"
+    "PRINCIPAL", "such as alice (User:alice), User:CN=app-1, or '*' for all principals"
 )
-_PATH: Final = Argument("PATH", "of the entry; all below it is meant, too", completes="path")
+_PATH: Final = Argument("PATH", "the entry, with everything below it", completes="path")
 _OPERATIONS: Final = Argument(
     "OPERATIONS", "such as read or read,describe-configs; all is all", completes="operations"
 )
 _ABOUT: Final = (
     Option(("--host",), "only from this address (default: from every host)", "ADDRESS"),
-    Option(("--group",), "about consumer groups: a name, '*', or 'beginning*'", "NAME"),
-    Option(("--transactional-id",), "about transactional ids, in the same way", "NAME"),
-    Option(("--cluster",), "about the clusters at and below PATH as such"),
+    Option(("--group",), "consumer groups: a name, '*', or 'prefix*'", "NAME"),
+    Option(("--transactional-id",), "transactional ids, in the same form", "NAME"),
+    Option(("--cluster",), "the clusters at and below PATH"),
 )
-_DENY: Final = Option(("--deny",), "a deny: it beats every allow, above and below")
+_DENY: Final = Option(("--deny",), "deny; overrides every allow on the path")
 
 VERBS: Final = (
     Verb(
         name="grant",
-        summary="let a principal do something on an entry and all below it, or forbid it",
+        summary="allow or deny operations on an entry and everything below it",
         run=_grant,
         writes=True,
         details=(
-            "Operations are Kafka's; read, write, delete and alter imply describe. A deny on any\n"
-            "level of the path beats every allow. Grants hold across mounts. Whether what no\n"
-            "grant speaks of is allowed is the servers' setting (access = open or enforce)."
+            "Operations are Kafka's; read, write, delete and alter imply describe. A deny at any\n"
+            "level of the path overrides every allow. Grants apply across mounts. Requests that\n"
+            "match no grant are decided by the servers' setting (access = open or enforce)."
         ),
         arguments=(_WHO, _OPERATIONS, _PATH),
         options=(_DENY, *_ABOUT, PLAN),
@@ -233,19 +234,19 @@ VERBS: Final = (
             ("kdir grant alice read /la/tracking/search", "consume there and below"),
             ("kdir grant alice read /la/tracking/search --group 'search-*'", "with such groups"),
             ("kdir grant bob all /la/tracking/secret --deny", "never, whatever is allowed above"),
-            ("kdir grant '*' read /la/tracking --plan", "say who would gain what, and where"),
+            ("kdir grant '*' read /la/tracking --plan", "dry run: who gains what, and where"),
         ),
     ),
     Verb(
         name="revoke",
-        summary="take grants away again, each as it was given",
+        summary="remove grants, exactly as they were added",
         run=_revoke,
         writes=True,
         arguments=(_WHO, _OPERATIONS, _PATH),
         options=(_DENY, *_ABOUT, PLAN),
         formats=("table", "json", "yaml"),
         examples=(
-            ("kdir revoke alice read /la/tracking/search", "what kdir grant said"),
+            ("kdir revoke alice read /la/tracking/search", "undo that grant"),
             ("kdir revoke bob all /la/tracking/secret --deny", "no longer forbidden"),
         ),
     ),
@@ -255,16 +256,16 @@ VERBS: Final = (
         run=_grants,
         arguments=(Argument("PATH", "of the entry", completes="path"),),
         formats=("table", "json", "yaml"),
-        examples=(("kdir grants /la/tracking/search", "who was given what there"),),
+        examples=(("kdir grants /la/tracking/search", "its own grants"),),
     ),
     Verb(
         name="check",
         summary="whether a principal may do something, and which grant decides",
         run=_check,
         details=(
-            "Ends with exit code 4 where it is denied. The path need not exist. With --any it\n"
-            "says whether there is any resource of a kind on which it is allowed (KIP-679), in\n"
-            "the whole cluster of PATH (not only below it), or of the first server."
+            "Exit code 4 if denied. The path need not exist. --any: is the operation allowed on\n"
+            "at least one resource of a type (KIP-679), in the whole cluster of PATH (not only\n"
+            "below it), or of the first server."
         ),
         arguments=(
             _WHO,
@@ -273,13 +274,13 @@ VERBS: Final = (
         ),
         options=(
             *_ABOUT,
-            Option(("--explain",), "show each level of the path that could have had a say"),
-            Option(("--any",), "on any resource of this kind", "KIND", choices=_KINDS),
+            Option(("--explain",), "show every grant evaluated, level by level"),
+            Option(("--any",), "on any resource of this type", "KIND", choices=_KINDS),
         ),
         formats=("table", "json", "yaml"),
         examples=(
             ("kdir check alice read /la/tracking/search/clicks --explain", "why, level by level"),
-            ("kdir check alice write --any topic", "is there anything at all"),
+            ("kdir check alice write --any topic", "on at least one topic"),
         ),
     ),
 )

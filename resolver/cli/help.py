@@ -19,7 +19,7 @@ usage: kdir VERB [ARGUMENT…] [OPTION…]
 
 _EPILOGUE: Final = """\
 Which servers: --at HOST:PORT,…, else --context NAME, else the variable KDIR_AT, else the current
-context (kdir context), else 127.0.0.1:7420. Any one will do: they refer to each other.
+context (kdir context), else 127.0.0.1:7420. Any server will do: they refer to each other.
 
 Where a topic and a directory share a name, a trailing / asks for the directory: /la/orders/
 
@@ -32,8 +32,8 @@ Exit codes: 0 ok, 1 absent, 2 usage, 3 unavailable or partial, 4 denied, 5 confl
 
 Examples:
   kdir ls /la/tracking                      what is in a directory
-  kdir resolve /la/tracking/search/clicks   which cluster, which topic, how to reach it
-  kdir which la-tracking search.clicks      the way back: the path of a Kafka topic
+  kdir resolve /la/tracking/search/clicks   cluster, topic and bootstrap servers
+  kdir which la-tracking search.clicks      the path of a Kafka topic (reverse lookup)
 """
 
 

@@ -227,11 +227,10 @@ VERBS: Final = (
         summary="list a directory",
         run=_ls,
         details=(
-            "What one can go into ends in a /. A PATH may be a glob, quoted from the shell:\n"
-            "* ? […] within a name, ** across directories. With -l, ^ marks what is inherited.\n"
-            "Behind a link, what is listed says where it really is; a union shows its targets\n"
-            "merged.\n"
-            "Prints as it reads. What does not answer is said on stderr, and the exit code is 3."
+            "Directories, links and mounts end in /. A PATH may be a glob, quoted from the shell:\n"
+            "* ? […] within a name, ** across directories. With -l, ^ marks inherited values.\n"
+            "Behind a link the canonical path is shown too; a union shows its targets merged.\n"
+            "Prints as it reads. Unreachable clusters go to stderr; exit code 3."
         ),
         arguments=(
             Argument("PATH", "what to list (default: /)", least=0, most=None, completes="path"),
@@ -239,7 +238,7 @@ VERBS: Final = (
         options=(
             Option(("-l", "--long"), "partitions, retention, owner, state and location, too"),
             _ALL,
-            Option(("-R", "--recursive"), "all below it, too, across mounts"),
+            Option(("-R", "--recursive"), "everything below it, across mounts"),
             Option(("-d", "--directory"), "the entry itself, not what is in it"),
             Option(
                 ("-k", "--kind"),
@@ -262,18 +261,18 @@ VERBS: Final = (
         summary="draw what is below a path",
         run=_tree,
         details=(
-            "Directories, mounts and links; topics with -t. Mounts are gone into, links are not.\n"
-            "What does not answer says so where it stands, and the exit code is 3."
+            "Directories, mounts and links; topics with -t. Mounts are descended into, links not.\n"
+            "Unreachable clusters are marked in the tree; exit code 3."
         ),
         arguments=(Argument("PATH", "where to begin (default: /)", least=0, completes="path"),),
         options=(
-            Option(("-L", "--level"), "only so many levels deep", "N"),
+            Option(("-L", "--level"), "maximum depth", "N"),
             Option(("-t", "--topics"), "topics, too"),
             _ALL,
         ),
         formats=FORMATS,
         examples=(
-            ("kdir tree -L 2 /", "the top of the world"),
+            ("kdir tree -L 2 /", "the top two levels"),
             ("kdir tree -t /la/tracking", "all of one cluster"),
         ),
     ),

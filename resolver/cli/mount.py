@@ -34,26 +34,26 @@ def _mounts(session: Session, arguments: Arguments) -> int:
     out = session.out
     if out.structured:
         for row in answer.rows:
-            out.record({**plain(row), "state": "linked" if row.linked else "away"})
+            out.record({**plain(row), "state": "linked" if row.linked else "disconnected"})
         for child in answer.waiting:
-            out.record({**plain(child), "state": "waiting"})
+            out.record({**plain(child), "state": "pending"})
     elif out.format == "name":
         out.lines(row.mount for row in answer.rows)
     else:
         rows = [_row(row, human=out.human) for row in answer.rows]
         Table(out, _COLUMNS).rows(rows + [_waiting(one, human=out.human) for one in answer.waiting])
     for child in answer.waiting:
-        out.note(f"{child.cluster or child.cluster_id} waits: {child.message}", "warn")
+        out.note(f"pending child {child.cluster or child.cluster_id}: {child.message}", "warn")
     return 0
 
 
 _COLUMNS: Final = (
     Column("MOUNT"),
     Column("CLUSTER"),
-    Column("ID"),
+    Column("CLUSTER ID"),
     Column("STATE"),
     Column("TOPICS", right=True),
-    Column("WORD", right=True),
+    Column("AGE", right=True),
     Column("SERVERS"),
 )
 
@@ -63,7 +63,7 @@ def _row(row: federation_pb2.MountRow, *, human: bool) -> Sequence[str | Styled]
         row.mount,
         row.cluster or "-",
         row.cluster_id,
-        "linked" if row.linked else Styled("away", "bad"),
+        "linked" if row.linked else Styled("disconnected", "bad"),
         units.count(row.topic_count) if human else str(row.topic_count),
         units.age(row.age_seconds) if human else f"{row.age_seconds:.3f}",
         ",".join(row.endpoints) or "-",
@@ -75,7 +75,7 @@ def _waiting(child: federation_pb2.WaitingChild, *, human: bool) -> Sequence[str
         child.mount or "-",
         child.cluster or "-",
         child.cluster_id,
-        Styled("waiting", "warn"),
+        Styled("pending", "warn"),
         "-",
         units.age(child.age_seconds) if human else f"{child.age_seconds:.3f}",
         ",".join(child.endpoints) or "-",
@@ -88,7 +88,7 @@ def _mount(session: Session, arguments: Arguments) -> int:
     child = arguments.one("child")
     if not child:
         raise UsageError(
-            "--child is missing: the child's cluster id, or the name of one that waits",
+            "--child is required: the cluster id or name of a pending child (kdir mounts)",
             verb="mount",
         )
     where = place(arguments.one("PATH"))
@@ -110,7 +110,7 @@ def _mount(session: Session, arguments: Arguments) -> int:
     show_entry(
         session,
         answer.entry,
-        f"mounted {cluster} at {where.path}; once its server links, kdir mounts says so",
+        f"mounted {cluster} at {where.path}; kdir mounts shows `linked` once its server connects",
     )
     return 0
 
@@ -130,10 +130,12 @@ def _umount(session: Session, arguments: Arguments) -> int:
         and session.interactive
         and not arguments.flag("yes")
         and not session.confirm(
-            f"unmount {where.path}? No path below it will lead anywhere; its cluster keeps all"
+            f"unmount {where.path}? Paths below it will stop resolving. The cluster "
+            f"keeps its topics "
+            f"and data"
         )
     ):
-        session.out.note(f"kept {where.path}")
+        session.out.note(f"unchanged: {where.path}")
         return 0
     answer = session.resolver.call(
         where.path, "DirectoryService.DeleteEntry", request, at_parent=True
@@ -153,17 +155,17 @@ def _umount(session: Session, arguments: Arguments) -> int:
 VERBS: Final = (
     Verb(
         name="mounts",
-        summary="every mount that is known, and the clusters that wait for one",
+        summary="known mounts and pending children",
         run=_mounts,
         details=(
-            "WORD is how old the owner's word is. Clusters that wait are known only to the parent\n"
-            "they ask: name a PATH of its cluster to ask that one."
+            "AGE is the time since the owner last confirmed the mount. Pending children are known\n"
+            "only to the parent that they connect to: name a PATH of its cluster to query it."
         ),
-        arguments=(Argument("PATH", "ask the owner of this path", least=0, completes="path"),),
+        arguments=(Argument("PATH", "query the owner of this path", least=0, completes="path"),),
         formats=FORMATS,
         examples=(
-            ("kdir mounts", "as the asked server knows them"),
-            ("kdir mounts /la", "as the cluster of /la does; also who waits there"),
+            ("kdir mounts", "the mounts known to the queried server"),
+            ("kdir mounts /la", "those of the cluster of /la, with its pending children"),
         ),
     ),
     Verb(
@@ -172,19 +174,19 @@ VERBS: Final = (
         run=_mount,
         writes=True,
         details=(
-            "The path's directory above must exist, the path itself must not. The child's own\n"
-            "server says the same mount in its config, and links to this parent by itself."
+            "The parent directory must exist, the path itself must not. The child's server has\n"
+            "the same mount in its config, and connects to this parent by itself."
         ),
         arguments=(Argument("PATH", "where to attach it", completes="path"),),
         options=(
-            Option(("--child",), "its cluster id, or the name of one that waits", "ID|NAME"),
-            Option(("--endpoints",), "where its servers listen, until it links", "HOST:PORT,…"),
+            Option(("--child",), "cluster id, or name of a pending child", "ID|NAME"),
+            Option(("--endpoints",), "endpoints of its servers until it connects", "HOST:PORT,…"),
             PLAN,
         ),
         formats=ENTRY_FORMATS,
         examples=(
             ("kdir mount /la/tracking --child kc-mku3oevb2q", "by id"),
-            ("kdir mount /la/tracking --child la-tracking", "one that waits, by name"),
+            ("kdir mount /la/tracking --child la-tracking", "a pending child, by name"),
         ),
     ),
     Verb(

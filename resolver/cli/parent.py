@@ -26,7 +26,7 @@ def _parent(session: Session, arguments: Arguments) -> int:
         if keep:
             raise UsageError("--keep-inherited goes with detach", verb="parent")
         ask_meant(session, arguments, "AdminService.AttachParent", admin_pb2.AttachParentRequest())
-        out.note(f"{_meant(session, arguments)} links with its parent again")
+        out.note(f"{_meant(session, arguments)} attached to its parent again")
         return 0
     try:
         answer: admin_pb2.DetachParentResponse = ask_meant(
@@ -39,15 +39,14 @@ def _parent(session: Session, arguments: Arguments) -> int:
         if refused.metadata.get("field") != "keep_inherited":
             raise
         raise UsageError(
-            "detach keeps what is inherited as the cluster's own; say so: --keep-inherited",
+            "detach keeps inherited policies as the cluster's own; confirm with --keep-inherited",
             verb="parent",
         ) from refused
     if out.structured:
         out.record(answer)
     kept = ", ".join(answer.kept) or "nothing"
     out.note(
-        f"{_meant(session, arguments)} goes on without its parent; kept from above its mount: "
-        f"{kept}"
+        f"{_meant(session, arguments)} detached from its parent; kept inherited policies of: {kept}"
     )
     return 0
 
@@ -55,33 +54,33 @@ def _parent(session: Session, arguments: Arguments) -> int:
 def _meant(session: Session, arguments: Arguments) -> str:
     """The cluster, for people: by its path where one was named."""
     path = arguments.one("PATH")
-    return session.resolver.owner_of(place(path).path).cluster if path else "the asked cluster"
+    return session.resolver.owner_of(place(path).path).cluster if path else "the queried cluster"
 
 
 VERBS = (
     Verb(
         name="parent",
-        summary="let a cluster go on without its parent, or with it again",
+        summary="detach a cluster from its parent, or attach it again",
         run=_parent,
         writes=True,
         details=(
-            "detach --keep-inherited: what the directories above the mount set holds from now on\n"
-            "as the parent said it last, and the link is not tried again before attach. Clients\n"
-            "reach the cluster as before; the parent shows it as away. After either, what could\n"
-            "delete data in Kafka waits for kdir arm.\n"
-            "What cannot be read in the store any more cannot be kept: without --keep-inherited\n"
-            "nothing is inherited then. Its servers find no path meanwhile: leave PATH out."
+            "detach --keep-inherited: policies and grants inherited from above the mount stay as\n"
+            "last received, and the cluster does not connect to its parent before attach. Clients\n"
+            "reach it as before; the parent shows it as disconnected. After either, changes that\n"
+            "may delete data in Kafka need approval (kdir arm).\n"
+            "Inherited state that is unreadable in the store cannot be kept: without\n"
+            "--keep-inherited nothing is inherited. Its servers resolve no path then: omit PATH."
         ),
         arguments=(
             Argument("ACTION", "detach or attach", choices=("detach", "attach")),
             CLUSTER_PATH,
         ),
-        options=(Option(("--keep-inherited",), "what is inherited stays, as it is now"),),
+        options=(Option(("--keep-inherited",), "keep inherited policies and grants as they are"),),
         formats=("table", "json", "yaml"),
         examples=(
-            ("kdir parent detach /la/tracking --keep-inherited", "a parent that is gone for long"),
-            ("kdir parent attach /la/tracking", "it is back"),
-            ("kdir parent detach --at HOST:PORT", "what it handed down cannot be read"),
+            ("kdir parent detach /la/tracking --keep-inherited", "the parent is down for long"),
+            ("kdir parent attach /la/tracking", "the parent is back"),
+            ("kdir parent detach --at HOST:PORT", "the inherited state is unreadable"),
         ),
     ),
 )

@@ -89,7 +89,7 @@ class Verb(NamedTuple):
             return ()
         patience = Option(
             ("--timeout",),
-            f"give up on a question after so long (default {self.timeout_seconds:g})",
+            f"timeout of a request (default {self.timeout_seconds:g})",
             "SECONDS",
         )
         return tuple(patience if o.names == patience.names else o for o in GLOBAL_OPTIONS)
@@ -100,15 +100,15 @@ class Verb(NamedTuple):
 
 
 GLOBAL_OPTIONS: Final = (
-    Option(("--at",), "directory servers to ask, in order", "HOST:PORT,…"),
+    Option(("--at",), "directory servers to query, in order", "HOST:PORT,…"),
     Option(
         ("--context",),
         "use the servers of this context; a protected one must be named for each write",
         "NAME",
         completes="context",
     ),
-    Option(("--timeout",), "give up on a question after so long", "SECONDS"),
-    Option(("-v", "--verbose"), "when something fails, name everyone who was asked"),
+    Option(("--timeout",), "timeout of a request", "SECONDS"),
+    Option(("-v", "--verbose"), "on failure, list every server that was queried"),
     Option(("-h", "--help"), "explain the verb, with examples"),
 )
 
@@ -135,7 +135,7 @@ def split_verb(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
             _unknown_option(name, [*known, "--version"], "")
         if option is not None and option.value and not has_value:
             if not rest:
-                raise UsageError(f"{name} wants a value: {name} {option.value}")
+                raise UsageError(f"{name} needs a value: {name} {option.value}")
             before.append(rest.pop(0))
     return before, (rest[0] if rest else ""), rest[1:]
 
@@ -196,7 +196,7 @@ def _scan(
             _unknown_option(name, list(known), verb.name)
         if option.value and not equals:
             if not rest:
-                raise UsageError(f"{name} wants a value: {name} {option.value}", verb=verb.name)
+                raise UsageError(f"{name} needs a value: {name} {option.value}", verb=verb.name)
             value = rest.pop(0)
         elif equals and not option.value:
             raise UsageError(f"{name} takes no value", verb=verb.name)
@@ -215,7 +215,7 @@ def _gather(
     spare = len(words) - needed
     if spare < 0:
         missing = _first_missing(arguments, len(words))
-        raise UsageError(f"{missing.name} is missing: {missing.help}", verb=verb.name)
+        raise UsageError(f"{missing.name} is required: {missing.help}", verb=verb.name)
     for argument in arguments:
         room = spare if argument.most is None else argument.most - argument.least
         extra = min(spare, room)
@@ -230,7 +230,7 @@ def _gather(
                     verb=verb.name,
                 )
     if words:
-        raise UsageError(f"{words[0]!r} is one argument too many", verb=verb.name)
+        raise UsageError(f"{words[0]!r} is an unexpected argument", verb=verb.name)
 
 
 def _first_missing(arguments: tuple[Argument, ...], given: int) -> Argument:

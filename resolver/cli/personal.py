@@ -38,7 +38,7 @@ def _list(session: Session) -> int:
             Column("NAME"),
             Column("PROTECTED"),
             Column("SERVERS"),
-            Column("WHO"),
+            Column("IDENTITY"),
         ],
     )
     rows = []
@@ -64,7 +64,7 @@ def _list(session: Session) -> int:
             rows.append(("*" if current else "", context.name, protected, servers, who))
     table.rows(rows)
     if in_force is None:
-        session.out.note(f"no context is in force; asking {','.join(session.servers())}")
+        session.out.note(f"no context selected; using {','.join(session.servers())}")
     return 0
 
 
@@ -134,7 +134,7 @@ def _completion(session: Session, arguments: Arguments) -> int:
 VERBS: Final = (
     Verb(
         name="context",
-        summary="the named sets of servers: list them, set one, use one",
+        summary="named sets of servers and credentials: list, set, use",
         run=_context,
         details=(
             "Contexts live in ~/.config/kdir/config.toml (or under XDG_CONFIG_HOME). A write to\n"
@@ -161,27 +161,31 @@ VERBS: Final = (
         options=(
             Option(("--servers",), "with set: its directory servers", "HOST:PORT,…"),
             Option(("--protected",), "with set: every write must name the context"),
-            Option(("--unprotected",), "with set: writes need no further word"),
+            Option(("--unprotected",), "with set: writes need no confirmation"),
             Option(
                 ("--ca",), "with set: PEM; TLS, to servers of this CA", "FILE", completes="file"
             ),
-            Option(("--cert",), "with set: PEM; who you are", "FILE", completes="file"),
+            Option(("--cert",), "with set: PEM; client certificate", "FILE", completes="file"),
             Option(("--key",), "with set: PEM; the key of --cert", "FILE", completes="file"),
             Option(("--token-file",), "with set: holds a bearer token", "FILE", completes="file"),
-            Option(("--allow",), "with set: which other servers may be asked", "CIDR|DOMAIN,…"),
+            Option(
+                ("--allow",),
+                "with set: networks and domains of other servers that may be dialled",
+                "CIDR|DOMAIN,…",
+            ),
         ),
         formats=FORMATS,
         examples=(
-            ("kdir context", "all contexts; * marks the one in force"),
+            ("kdir context", "all contexts; * marks the selected one"),
             (
                 "kdir context set prod --servers la-1:7420,la-2:7420 --protected",
-                "make or change one",
+                "create or change one",
             ),
             (
                 "kdir context set prod --ca ca.pem --cert alice.pem --key alice.key",
-                "speak TLS to its servers, as the certificate says",
+                "mutual TLS to its servers",
             ),
-            ("kdir context use prod", "ask its servers from now on"),
+            ("kdir context use prod", "select it"),
         ),
     ),
     Verb(

@@ -1,8 +1,8 @@
 """What ``--plan`` shows: who gains and who loses, which values become others, what Kafka is asked.
 
 The rows are data, on stdout; how much the change is about, and what was left out, is said on
-stderr. Elsewhere than on a terminal each row begins with what it is about: ``access``, ``policy``,
-``kafka``, ``quota`` or ``retired``. Refuses to ask anybody anything.
+stderr. Elsewhere than on a terminal each row begins with its section: ``access``, ``policy``,
+``kafka``, ``quota`` or ``retired``. No network calls.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["show_change"]
 
 _EVERYBODY: Final = "User:*"
 _SECTIONS: Final = {
-    "access": ("PRINCIPAL", "HOST", "GAINS", "LOSES", "ABOUT", "AT AND BELOW"),
-    "policy": ("POLICY", "FROM", "TO", "TOPICS", "CLUSTERS", "DATA"),
-    "kafka": ("KAFKA", "SETTING", "FROM", "TO", "CALL"),
-    "quota": ("QUOTA AT", "FIELD", "ALLOWS", "WOULD HAVE"),
-    "retired": ("NAME RETIRED FOR A DAY",),
+    "access": ("PRINCIPAL", "HOST", "GAINS", "LOSES", "RESOURCE TYPE", "PATH (RECURSIVE)"),
+    "policy": ("POLICY", "BEFORE", "AFTER", "TOPICS", "CLUSTERS", "DATA LOSS"),
+    "kafka": ("RESOURCE", "SETTING", "BEFORE", "AFTER", "OPERATION"),
+    "quota": ("QUOTA PATH", "FIELD", "LIMIT", "USED AFTER"),
+    "retired": ("RETIRED NAME (24 h)",),
 }
-_RIGHT: Final = frozenset({"TOPICS", "CLUSTERS", "ALLOWS", "WOULD HAVE"})
+_RIGHT: Final = frozenset({"TOPICS", "CLUSTERS", "LIMIT", "USED AFTER"})
 
 
 def show_change(out: Output, plan: access_pb2.ChangePlan, *, recorded: bool = False) -> None:
@@ -41,7 +41,7 @@ def show_change(out: Output, plan: access_pb2.ChangePlan, *, recorded: bool = Fa
     elif out.format == "table" and plan.ByteSize():
         _show(out, plan)
     elif out.format == "table":
-        out.note("nothing was changed")  # by a server that says no more
+        out.note("dry run")  # by a server that says no more
 
 
 def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
@@ -56,7 +56,7 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
     )
     _section(out, "retired", ([name] for name in plan.retired_names))
     left_out = (
-        (plan.access_omitted, "more row about access", "more rows about access"),
+        (plan.access_omitted, "more access row", "more access rows"),
         (plan.kafka_calls_omitted, "more call to Kafka", "more calls to Kafka"),
         (plan.retired_names_omitted, "more retired name", "more retired names"),
     )
@@ -64,11 +64,11 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
         if number:
             least = "at least " if plan.at_least else ""
             out.note(f"… and {least}{units.plural(number, one, many)}")
-    out.note(f"nothing was changed; it would be about {_entries(plan)}")
+    out.note(f"dry run: affects {_entries(plan)}")
     if plan.locks_out:
-        out.note("you could not open it again yourself: it is refused without --yes", "warn")
+        out.note("you would lose the right to reopen it: refused without --yes", "warn")
     if plan.at_least:
-        out.note("the time was over before all was looked at: there is more of it", "warn")
+        out.note("incomplete: the time limit was reached; counts are lower bounds", "warn")
 
 
 def _section(out: Output, name: str, rows: Iterable[Sequence[str | Styled]]) -> None:
@@ -78,7 +78,7 @@ def _section(out: Output, name: str, rows: Iterable[Sequence[str | Styled]]) -> 
     if not out.human:
         found = [[name, *row] for row in found]
     columns = [Column(head, right=head in _RIGHT) for head in _SECTIONS[name]]
-    Table(out, columns if out.human else [Column("ABOUT"), *columns]).rows(found)
+    Table(out, columns if out.human else [Column("SECTION"), *columns]).rows(found)
 
 
 def _entries(plan: access_pb2.ChangePlan) -> str:
@@ -123,7 +123,7 @@ def _access(one: access_pb2.AccessChange, *, human: bool) -> list[str | Styled]:
     slash = "" if of_topic or one.path == "/" else "/"
     unchanged = human and not (one.gained or one.lost)
     return [
-        "everybody else" if everybody else one.principal,
+        "all other principals" if everybody else one.principal,
         one.host or "*",
         "no change" if unchanged else words(one.gained, "warn"),
         words(one.lost, "bad"),
@@ -135,7 +135,7 @@ def _access(one: access_pb2.AccessChange, *, human: bool) -> list[str | Styled]:
 def _policy(one: access_pb2.PolicyChange, *, human: bool) -> list[str | Styled]:
     key = key_of(one.field)
     shown = units.retention if human and key.endswith(".ms") else str
-    data: str | Styled = Styled("Kafka may delete some", "bad") if one.deletes_data else "-"
+    data: str | Styled = Styled("possible", "bad") if one.deletes_data else "-"
     return [
         key,
         (shown(one.before) or '""') if one.HasField("before") else "-",

@@ -267,13 +267,13 @@ VERBS: Final = (
         run=_produce,
         writes=True,
         details=(
-            "Each line is a message. acks=all and enable.idempotence=true unless told otherwise\n"
-            "(KIP-679). Through a link, messages go to its first target, even when that is away.\n"
+            "Each line is a message. acks=all and enable.idempotence=true unless set otherwise\n"
+            "(KIP-679). Through a link, messages go to its first target, reachable or not.\n"
             "Needs kdir[kafka]."
         ),
         arguments=(_TOPIC,),
         options=(
-            Option(("-K", "--key-separator"), "what stands between key and value", "TEXT"),
+            Option(("-K", "--key-separator"), "separator of key and value", "TEXT"),
             _LISTENER,
             _PROPERTIES,
             _SETTING,
@@ -289,13 +289,13 @@ VERBS: Final = (
         run=_consume,
         timeout_seconds=10.0,
         details=(
-            "From the beginning to the end as it is now; with -f on and on. Joins no group and\n"
-            "commits nothing. Needs kdir[kafka]."
+            "From the beginning to the current end; -f continues. Joins no group and commits\n"
+            "nothing. Needs kdir[kafka]."
         ),
         arguments=(_TOPIC,),
         options=(
-            Option(("-n", "--count"), "at most so many messages", "N"),
-            Option(("-f", "--follow"), "go on with new messages"),
+            Option(("-n", "--count"), "maximum number of messages", "N"),
+            Option(("-f", "--follow"), "continue with new messages"),
             Option(
                 ("--from",),
                 "with -f: where to begin (default: beginning)",
@@ -308,8 +308,8 @@ VERBS: Final = (
             _SETTING,
         ),
         examples=(
-            ("kdir consume /la/tracking/search/clicks", "all that is there"),
-            ("kdir consume -f --from end /la/tracking/orders", "what comes from now on"),
+            ("kdir consume /la/tracking/search/clicks", "all messages"),
+            ("kdir consume -f --from end /la/tracking/orders", "only new messages"),
         ),
     ),
 )

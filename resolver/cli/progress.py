@@ -33,8 +33,8 @@ def told(one: admin_pb2.Progress, now: float | None = None) -> str:
     seconds = (time.time() if now is None else now) - one.started_at_ms / 1000
     if one.started_at_ms and one.done and one.left and seconds >= 1:
         what += f", {units.age(seconds * one.left / one.done)} left"
-    by = f", asked for by {one.principal}" if one.principal else ""
-    return f"{what}{by}{f'; held up: {one.message}' if one.message else ''}"
+    by = f", requested by {one.principal}" if one.principal else ""
+    return f"{what}{by}{f'; blocked: {one.message}' if one.message else ''}"
 
 
 def under_way(session: Session, path: Path) -> list[admin_pb2.Progress]:

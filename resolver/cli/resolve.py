@@ -142,9 +142,11 @@ def _listener(found: TopicLocation, name: str) -> Listener:
         InvalidArgument: the path is no topic, or its cluster has no such listener.
     """
     if found.kind != "topic":
-        raise InvalidArgument(f"{found.path} is a {found.kind}: only topics are reached by clients")
+        raise InvalidArgument(f"{found.path} is a {found.kind}; only topics have bootstrap servers")
     if not found.listeners:
-        raise InvalidArgument(f"cluster {found.cluster} does not say how its brokers are reached")
+        raise InvalidArgument(
+            f"cluster {found.cluster} advertises no listeners; set kafka.listeners on its servers"
+        )
     chosen = found.listener(name) if name else found.listeners[0]
     if chosen is None:
         known = ", ".join(one.name for one in found.listeners)
@@ -235,7 +237,7 @@ def _caveats(session: Session, found: TopicLocation) -> None:
     """Say on stderr what the answer is not as good as it looks for."""
     if found.stale:
         session.out.note(
-            f"{found.path}: may be old: {found.cluster}'s store could not be read for "
+            f"{found.path}: stale: the store of {found.cluster} has been unavailable for "
             f"{units.age(found.age_seconds)}",
             "warn",
         )
@@ -292,9 +294,9 @@ def _trace(session: Session, arguments: Arguments) -> int:
         columns = [
             Column("#"),
             Column("SERVER"),
-            Column("SAID"),
-            Column("HOW"),
-            Column("TOOK", True),
+            Column("ANSWER"),
+            Column("SOURCE"),
+            Column("RTT", True),
         ]
         Table(session.out, columns, header=False).rows(rows)
     if trace.error is not None:
@@ -321,21 +323,21 @@ def _how(session: Session, step: Attempt) -> str:
     assert step.reply is not None  # noqa: S101 - the caller has looked
     sender, outcome = step.reply.sender, step.reply.outcome
     if isinstance(outcome, Referral):
-        word = "mount table" if outcome.way.value == "direct" else "own mount"
+        source = "mount table" if outcome.way.value == "direct" else "delegation"
         if outcome.way.value == "up":
-            word = "parent"
+            source = "parent"
         old = units.age(outcome.age_seconds) if session.out.human else f"{outcome.age_seconds}s"
-        return f"{word}, {old} old"
+        return f"{source} (age {old})"
     age = units.age(sender.age_seconds) if session.out.human else f"{sender.age_seconds:.3f}s"
     stale = ", stale" if sender.stale else ""
-    return f"revision {sender.revision}, replica {age} old{stale}"
+    return f"revision {sender.revision}, replica age {age}{stale}"
 
 
 def _destination(found: TopicLocation, lifetime_seconds: int) -> tuple[str, str, str]:
     first = found.listeners[0] if found.listeners else None
     reached = f"{first.security_protocol} {found.bootstrap_servers}" if first else ""
     name = f"{found.cluster}:{found.topic}" if found.topic else f"{found.cluster} {found.kind}"
-    return name, reached, f"good for {lifetime_seconds}s"
+    return name, reached, f"ttl {lifetime_seconds}s"
 
 
 def _step_record(step: Attempt) -> dict[str, Any]:
@@ -363,12 +365,12 @@ def _step_record(step: Attempt) -> dict[str, Any]:
 VERBS: Final = (
     Verb(
         name="resolve",
-        summary="which cluster and topic a path is, and how to reach it",
+        summary="cluster, topic and bootstrap servers of a path",
         run=_resolve,
         details=(
-            "kcat and properties print what a Kafka client needs; never a secret. Several paths\n"
-            "are asked together; each that fails is said on stderr, and the exit code is that of\n"
-            "the first. In json, next to the whole entry: the cluster, the topic, its listeners."
+            "kcat and properties print the settings of a Kafka client, never a secret. Several\n"
+            "paths are resolved in batches; each failure goes to stderr, and the exit code is\n"
+            "that of the first. json has the entry, the cluster, the topic and its listeners."
         ),
         arguments=(
             Argument(
@@ -377,18 +379,18 @@ VERBS: Final = (
         ),
         options=(
             Option(("--listener",), "for kcat and properties: which (default: the first)", "NAME"),
-            Option(("--token",), "read at least what a write's token names", "TOKEN"),
+            Option(("--token",), "minimum revision to read: the token of a write", "TOKEN"),
         ),
         formats=(*FORMATS, "properties", "kcat"),
         examples=(
-            ("kdir resolve /la/tracking/search/clicks", "where it is, and whose"),
+            ("kdir resolve /la/tracking/search/clicks", "cluster, topic, listeners and owner"),
             ("kcat $(kdir resolve -o kcat /la/tracking/search/clicks)", "read it"),
             ("kdir resolve -o json - < paths.txt", "thousands at once"),
         ),
     ),
     Verb(
         name="which",
-        summary="the path of a Kafka topic: the way back",
+        summary="the path of a Kafka topic (reverse lookup)",
         run=_which,
         arguments=(
             Argument(
@@ -407,11 +409,11 @@ VERBS: Final = (
         summary="how a path is resolved, hop by hop",
         run=_trace,
         details=(
-            "Each server that was asked, what it said, on what grounds, and how long it took;\n"
-            "nothing is taken from a cache."
+            "Shows every server queried, its answer, the source of the answer and the round-trip\n"
+            "time. Bypasses all caches."
         ),
         arguments=(Argument("PATH", "what to resolve", completes="path"),),
         formats=FORMATS[:3],
-        examples=(("kdir trace /ny/metrics/cpu", "who refers to whom"),),
+        examples=(("kdir trace /ny/metrics/cpu", "each referral and the final answer"),),
     ),
 )

@@ -38,15 +38,19 @@ VERBS: Final = (
             Option(
                 ("--config",), "TOML file, or folder of them; repeatable", "FILE", completes="file"
             ),
-            Option(("--check",), "validate, say what it would do, and end"),
-            Option(("--mount",), "where the cluster hangs in the global tree", "PATH"),
+            Option(("--check",), "validate the config, show its effect, exit"),
+            Option(("--mount",), "mount point of the cluster", "PATH"),
             Option(("--kafka",), "brokers to begin with", "HOST:PORT,…"),
             Option(("--listen",), "default 127.0.0.1:7420", "HOST:PORT"),
             Option(("--parent",), "servers of the parent", "HOST:PORT,…"),
             Option(("--cluster",), "its name; default: the mount, joined by -", "NAME"),
             Option(("--store",), "sqlite:///FILE; default: a file in the state folder", "ADDRESS"),
             Option(("--site",), "the site that it belongs to", "NAME"),
-            Option(("--processes",), "so many share the port and the store; default 1", "N"),
+            Option(
+                ("--processes",),
+                "number of worker processes that share the port and the store; default 1",
+                "N",
+            ),
             Option(("--metrics",), "answer Prometheus, health and readiness there", "HOST:PORT"),
             Option(
                 ("--log-format",),

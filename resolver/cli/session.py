@@ -125,7 +125,7 @@ class Session:
             if context.name != self._context_name and servers & set(context.servers):
                 raise UsageError(
                     f"context {context.name!r} is protected: "
-                    f"to change it, say so: kdir {verb} --context {context.name} …",
+                    f"name it for each write: kdir {verb} --context {context.name} …",
                     verb=verb,
                 )
 

@@ -74,7 +74,7 @@ def _update(
     if arguments.flag("plan"):
         show_change(session.out, answer.plan)
     if any(one.name == "topic_config" for one in fields):
-        session.out.note("a wish: it reaches Kafka where kdir arm let it", "faint")
+        session.out.note("saved; applied to Kafka only below armed paths (kdir arm)", "faint")
     return 0
 
 
@@ -115,15 +115,20 @@ def _effective(session: Session, arguments: Arguments) -> int:
     _show_drift(out, acls)
     for ancestor in answer.ancestors[:1]:
         age = units.age(ancestor.age_seconds)
-        out.note(f"inherited as of revision {ancestor.revision} of the parent, {age} old", "faint")
+        out.note(
+            f"inherited from the parent at revision {ancestor.revision}, received {age} ago",
+            "faint",
+        )
     if changes:
         topics = units.plural(answer.topics_changed, "topic")
-        out.note(f"nothing was changed; another value would hold for {topics} of this cluster")
+        out.note(f"dry run: the effective value of {topics} in this cluster would change")
     if not arguments.flag("diff"):
         return 0
     if not values and not acls:
-        same = "Kafka has all of it as it is set"
-        out.note(same if in_kafka else "nothing here is Kafka's: it is asked of single topics")
+        same = "no drift: Kafka matches every value"
+        out.note(
+            same if in_kafka else "directories have no values in Kafka; use --diff or name a topic"
+        )
     return _EXIT_DIFFERENT if values or acls else 0
 
 
@@ -168,15 +173,15 @@ def _drift_below(session: Session, where: Place) -> int:
             raise
         error.message += f": nothing to compare {where.path} with, and nothing was compared"
         if below:
-            error.message += f"; each cluster below is asked by itself: {_some(below)}"
+            error.message += f"; run the command for each cluster below: {_some(below)}"
         raise
     _show_drift(session.out, answer.drifts)
     if not answer.drifts:
-        session.out.note("Kafka has all of it as it is set")
+        session.out.note("no drift: Kafka matches every value")
     if below:
-        session.out.note(f"not compared, each is asked by itself: {_some(below)}")
+        session.out.note(f"not compared (other clusters, run the command for each): {_some(below)}")
     if answer.omitted_count:
-        session.out.note(f"and {answer.omitted_count:,} more: ask further below", "warn")
+        session.out.note(f"and {answer.omitted_count:,} more: name a path further below", "warn")
     return _EXIT_DIFFERENT if answer.drifts else 0
 
 
@@ -206,7 +211,7 @@ def _show_drift(out: Output, drifts: Sequence[admin_pb2.Drift]) -> None:
         for one in drifts:
             out.record(plain(one))
     elif drifts:
-        columns = [Column(name) for name in ("PATH", "FIELD", "VALUE", "KAFKA")]
+        columns = [Column(name) for name in ("PATH", "FIELD", "VALUE", "IN KAFKA")]
         Table(out, columns).rows([_drift_row(one) for one in drifts])
 
 
@@ -276,8 +281,8 @@ _EXIT_DIFFERENT: Final = 5
 _MOST_NAMED: Final = 5
 """Paths in one message."""
 _COLUMNS: Final = [
-    Column("FIELD"), Column("VALUE"), Column("SET AT"), Column("BY"), Column("AGE"),
-    Column("OVERRIDES"), Column("KAFKA"),
+    Column("FIELD"), Column("VALUE"), Column("SOURCE PATH"), Column("SET BY"), Column("AGE"),
+    Column("OVERRIDES"), Column("IN KAFKA"),
 ]  # fmt: skip
 _ETAG: Final = Option(("--etag",), "only if the entry is still as stat -o json showed it", "ETAG")
 _PATH: Final = Argument("PATH", "of a directory or topic", completes="path")
@@ -289,30 +294,38 @@ VERBS: Final = (
         run=_set,
         writes=True,
         details=(
-            "A policy holds for the entry and all below it, until something nearer says otherwise."
-            f"\n\n{KEYS_HELP}\n\nTopic configs are wishes; below a path that is armed for configs "
-            "(kdir arm) they reach\nKafka within seconds."
+            "A policy applies to the entry and everything below it unless a nearer "
+            "entry overrides\n"
+            "it."
+            f"\n\n{KEYS_HELP}\n\nTopic configs are desired state: below a path that is armed for "
+            "configs (kdir arm)\nthey are applied to Kafka within seconds."
         ),
         arguments=(_PATH, Argument("KEY=VALUE", "what to set", most=None, completes="assignment")),
         options=(_ETAG, CLOSED_TO_ONESELF, PLAN),
         formats=ENTRY_FORMATS,
         examples=(
-            ("kdir set /la/tracking/search owner=search contact='#search-oncall'", "whose it is"),
+            (
+                "kdir set /la/tracking/search owner=search contact='#search-oncall'",
+                "owner and contact",
+            ),
             ("kdir set /la/tracking retention.ms=7d tags.tier=2", "topic config and a label"),
-            ("kdir set /tracking targets=/ny/tracking,/la/tracking", "turn a link around"),
+            (
+                "kdir set /tracking targets=/ny/tracking,/la/tracking",
+                "reorder the targets of a link",
+            ),
         ),
     ),
     Verb(
         name="unset",
-        summary="take policies of an entry away again",
+        summary="remove policies set on an entry",
         run=_unset,
         writes=True,
         details=(
-            "What was set here is gone; what is inherited holds again. With --clear a key ends\n"
-            "here: neither this entry nor what is below inherits it any more.\n\n"
+            "Removes the value set here; the inherited value applies again. --clear ends the\n"
+            "inheritance: neither this entry nor entries below it inherit the key.\n\n"
             f"{KEYS_HELP}"
         ),
-        arguments=(_PATH, Argument("KEY", "what to take away", most=None, completes="key")),
+        arguments=(_PATH, Argument("KEY", "the policy to remove", most=None, completes="key")),
         options=(
             Option(("--clear",), "end the inheritance of the key here (keys of maps only)"),
             _ETAG,
@@ -320,42 +333,42 @@ VERBS: Final = (
         ),
         formats=ENTRY_FORMATS,
         examples=(
-            ("kdir unset /la/tracking/search retention.ms", "back to what /la/tracking says"),
+            ("kdir unset /la/tracking/search retention.ms", "back to the value of /la/tracking"),
             ("kdir unset --clear /la/tracking/search retention.ms", "back to Kafka's default"),
         ),
     ),
     Verb(
         name="effective",
-        summary="what holds for an entry, and which directory says so",
+        summary="effective policies of an entry, and the directory that sets each",
         run=_effective,
         details=(
             "Each policy with its value, the path that set it (. = the entry itself), by whom and\n"
-            "when, and what it overrides. For a topic, KAFKA is what Kafka had at the last look:\n"
-            "= the same, else its value, or default for its own default, and why: drift; waiting\n"
-            "for kdir arm, since it could delete data; contested, since somebody else keeps\n"
-            "putting it back; refused by Kafka; no room, by a quota; not armed, where it is only\n"
-            "a wish; if set, where --if asks and kdir would push it. n/a is none of Kafka's.\n"
-            "With --diff only what Kafka has otherwise, of a directory that of all topics below\n"
-            "in its cluster, and exit code 5 where there is any, 2 where there is no Kafka to\n"
-            "compare with. Quotas show what is used, and bind at every level, overridden or not."
+            "when, and what it overrides. For a topic, IN KAFKA compares with the last look: = no\n"
+            "difference; else Kafka's value, or default, and the reason: drift;\n"
+            "needs-approval (may delete data: kdir arm); contested (another writer keeps\n"
+            "reverting it); rejected (by Kafka); quota-exceeded; not-armed (no armed path covers\n"
+            "it); if set (with --if: kdir would apply it). n/a: not a setting of Kafka.\n"
+            "--diff shows only differences, for a directory those of all topics below it in its\n"
+            "cluster; exit code 5 if there are any, 2 if there is no Kafka to compare with.\n"
+            "Quotas show their usage, and apply at every level, overridden or not."
         ),
         arguments=(_PATH,),
         options=(
             Option(
                 ("--if",),
-                "what if this were set here; nothing is changed",
+                "dry run: as if this were set here",
                 "KEY=VALUE",
                 repeated=True,
                 completes="assignment",
             ),
-            Option(("--diff",), "only what Kafka has otherwise"),
+            Option(("--diff",), "only differences between kdir and Kafka"),
         ),
         formats=ENTRY_FORMATS[:3],
         examples=(
             ("kdir effective /la/tracking/orders", "why is its retention what it is?"),
             (
                 "kdir effective /la/tracking --if retention.ms=7d",
-                "how many would see it",
+                "number of topics affected",
             ),
             ("kdir effective --diff /la/tracking/orders", "where Kafka disagrees"),
             ("kdir effective --diff /la/tracking", "the same, of all topics below"),

@@ -100,7 +100,7 @@ def _get(session: Session, where: Place) -> directory_pb2.GetEntryResponse:
     except NoRoute:
         return answer  # it has no parent
     except KdirError as error:
-        session.missing(f"{where.path}: its parent could not be asked for the mount: {error}")
+        session.missing(f"{where.path}: could not read the mount from its parent: {error}")
         return answer
     return above
 
@@ -153,7 +153,7 @@ def _quota(one: policies_pb2.QuotaUse) -> str | Styled:
 def _attention(path: str, one: policies_pb2.Attention) -> Styled:
     what = one.field or units.plural(one.topics, "topic")
     aspect = "acls" if one.field == "acls" or one.state.startswith("acls ") else "configs"
-    hint = f": kdir arm {path} --aspect {aspect}" if one.state.endswith("waiting") else ""
+    hint = f": kdir arm {path} --aspect {aspect}" if one.state.endswith("needs-approval") else ""
     return Styled(f"{what}{hint}", "warn")
 
 
@@ -212,21 +212,21 @@ def _facts_of_kind(entry: entry_pb2.Entry, *, human: bool) -> Iterator[tuple[str
 VERBS: Final = (
     Verb(
         name="stat",
-        summary="all that is known of an entry",
+        summary="details of one entry",
         run=_stat,
         details=(
-            "Of a link or a mount itself; with a / behind the path, of the directory it leads to.\n"
-            "Of a cluster, by its mount, also how far large removals and adoptions are; of what\n"
-            "is being removed, how far that is.\n"
-            "Policies are those set on this very entry: kdir effective shows what it inherits.\n"
-            "Quotas are all that bind here, with what is used. What waits for an operator, is\n"
-            "contested or was refused by Kafka is named, of a directory how many topics below."
+            "A link or mount is shown itself; with a trailing /, the directory that it leads to.\n"
+            "A mount also shows the progress of large removals and adoptions in its cluster; an\n"
+            "entry that is being removed, the progress of that.\n"
+            "Policies are those set on the entry; kdir effective shows inherited ones.\n"
+            "Quotas are all that apply here, with their usage. Configs that need approval, are\n"
+            "contested or were rejected by Kafka are listed; for a directory, topics are counted."
         ),
         arguments=(Argument("PATH", "path of the entry", most=None, completes="path"),),
         formats=FORMATS,
         examples=(
             ("kdir stat /la/tracking/search/clicks", "a topic"),
-            ("kdir stat /la/tracking", "the mount, and what is on its way in that cluster"),
+            ("kdir stat /la/tracking", "the mount, and large changes in progress in its cluster"),
             ("kdir stat /la/tracking/", "the directory that is mounted there"),
         ),
     ),

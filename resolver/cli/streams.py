@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["CLUSTER_PATH", "ask_meant", "meant", "messages"]
 
 CLUSTER_PATH: Final = Argument(
-    "PATH", "a path of the cluster that is meant; default: the asked one", 0, completes="path"
+    "PATH", "a path of the cluster; default: that of the queried server", 0, completes="path"
 )
 
 
@@ -90,7 +90,9 @@ def messages(session: Session, server: str, method_name: str, request: Any) -> I
     except Cancelled as error:
         if not patience.gave_up:
             raise
-        raise DeadlineExceeded(f"{server} was silent for {session.timeout_seconds:g} s") from error
+        raise DeadlineExceeded(
+            f"no data from {server} for {session.timeout_seconds:g} s (--timeout)"
+        ) from error
     finally:
         patience.rest()
         stream.cancel()

@@ -60,7 +60,7 @@ def _first_answering(
     session: Session, servers: tuple[str, ...], request: admin_pb2.VerifyRequest
 ) -> Iterator[admin_pb2.VerifyResponse]:
     attempts: list[str] = []
-    last: KdirError = Unreachable("no server of it is known")
+    last: KdirError = Unreachable("no known servers for this cluster")
     for server in servers:
         begun = False
         try:
@@ -87,8 +87,8 @@ class _Shown:
         self._advice: dict[str, dict[str, None]] = {}
         self._table = Table(
             session.out,
-            (Column("BETWEEN"), Column("FIELD"), Column("WANTED"), Column("FOUND"),
-             Column("COUNT", right=True), Column("WHERE")),
+            (Column("COMPARED"), Column("FIELD"), Column("EXPECTED"), Column("ACTUAL"),
+             Column("COUNT", right=True), Column("PATH OR KEY")),
         )  # fmt: skip
 
     def add(self, one: admin_pb2.Difference) -> None:
@@ -134,7 +134,7 @@ def _sum_up(session: Session, summary: admin_pb2.VerifySummary) -> None:
         compared += f", {units.count(summary.kafka_topics)} topics of Kafka"
     found = "1 difference" if summary.differences == 1 else f"{summary.differences:,} differences"
     if not summary.differences:
-        found = "no difference in what was compared" if summary.message else "all is equal"
+        found = "no differences in the parts compared" if summary.message else "no differences"
     session.out.note(f"compared {compared}: {found}")
     if summary.message:
         session.missing(f"not compared: {summary.message}")
@@ -147,14 +147,14 @@ VERBS: Final = (
         run=_verify,
         timeout_seconds=600.0,
         details=(
-            "Asks a running server to compare all rows of its store with what it has in memory,\n"
-            "the rows with each other, and Kafka with both. Changes nothing. Exit code 0: all is\n"
-            "equal; 5: something differs; 3: something could not be compared, which is not equal."
+            "A running server compares all rows of its store with its replica in memory, the rows\n"
+            "with each other, and Kafka with both. Changes nothing. Exit code 0: no\n"
+            "differences; 5: differences; 3: a part could not be compared."
         ),
         arguments=(CLUSTER_PATH,),
         options=(
             Option(("--skip-kafka",), "leave Kafka out"),
-            Option(("--each",), "a row for each difference; those alike share one otherwise"),
+            Option(("--each",), "one row for each difference, instead of grouping equal ones"),
         ),
         formats=("table", "json", "yaml", "name"),
         examples=(

@@ -98,7 +98,7 @@ def _history(session: Session, arguments: Arguments) -> int:
 
 def _table(session: Session) -> Table:
     columns = (Column("TIME"), Column("REVISION", right=True), Column("ACTION"), Column("KIND"),
-               Column("PATH"), Column("BY"), Column("WHAT"))  # fmt: skip
+               Column("PATH"), Column("PRINCIPAL"), Column("CHANGE"))  # fmt: skip
     return Table(session.out, columns)
 
 
@@ -154,8 +154,8 @@ def _granted(event: watch_pb2.ChangeEvent) -> Iterator[str]:
 
     before = [words_of(grant) for grant in event.grants_before.grants]
     after = [words_of(grant) for grant in event.grants_after.grants]
-    yield from (f"no more {one}" for one in before if one not in after)
-    yield from (f"now {one}" for one in after if one not in before)
+    yield from (f"removed {one}" for one in before if one not in after)
+    yield from (f"added {one}" for one in after if one not in before)
 
 
 def _inherited(event: watch_pb2.ChangeEvent) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _inherited(event: watch_pb2.ChangeEvent) -> Iterator[str]:
 
     if event.scope == watch_pb2.CHANGE_SCOPE_INHERITED:
         holds = ", ".join(f"{key}={value}" for key, value in flatten(event.effective))
-        yield f"what is inherited from above changed; now {holds or 'nothing'} holds"
+        yield f"inherited policies changed; effective now: {holds or 'none'}"
 
 
 def _leaves(entry: entry_pb2.Entry) -> Iterator[tuple[str, str]]:
@@ -207,18 +207,17 @@ _FORMATS: Final = ("table", "json", "yaml", "name")
 VERBS: Final = (
     Verb(
         name="watch",
-        summary="show changes as they come",
+        summary="stream changes at and below a path",
         run=_watch,
         details=(
-            "Every committed change at and below PATH, in order, each once; goes on by itself\n"
-            "when a connection breaks. Covers the cluster that owns PATH, not those mounted\n"
-            "below it. When it has fallen too far behind it ends with RESYNC: list again, then\n"
-            "watch."
+            "Every committed change at and below PATH, in order, each once; reconnects by itself.\n"
+            "Covers the cluster that owns PATH, not those mounted below it. Ends with RESYNC if\n"
+            "it falls too far behind: list again, then watch."
         ),
         arguments=(_PATH,),
         options=(
-            Option(("--after",), "go on after this token", "TOKEN"),
-            Option(("--tokens",), "say on stderr where to go on, after each change"),
+            Option(("--after",), "resume after this token", "TOKEN"),
+            Option(("--tokens",), "print a resume token to stderr after each change"),
         ),
         formats=_FORMATS,
         examples=(
@@ -235,7 +234,7 @@ VERBS: Final = (
             "keeps them; also of what is no longer there."
         ),
         arguments=(_PATH,),
-        options=(Option(("-n", "--count"), "at most so many (default: 1000)", "N"),),
+        options=(Option(("-n", "--count"), "maximum number of changes (default: 1000)", "N"),),
         formats=_FORMATS,
         examples=(("kdir history -n 20 /la/tracking/search", "the last twenty"),),
     ),

@@ -35,7 +35,7 @@ __all__ = [
 
 ENTRY_FORMATS: Final = ("table", "json", "yaml", "name")
 
-PLAN: Final = Option(("--plan",), "check everything, say what would be done, change nothing")
+PLAN: Final = Option(("--plan",), "check everything, change nothing")
 YES: Final = Option(("-y", "--yes"), "do not ask")
 CLOSED_TO_ONESELF: Final = Option(
     ("-y", "--yes"), "close it also where you could not open it again yourself"
@@ -171,8 +171,8 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
         waiting = made.provision == entry_pb2.PROVISION_PENDING
         if waiting and not (arguments.flag("plan") or arguments.flag("no-wait")):
             session.missing(
-                f"still pending: Kafka has not made {made.physical_name} yet; "
-                f"kdir stat {answer.entry.path} says how it goes"
+                f"pending: Kafka has not created {made.physical_name} yet; "
+                f"follow it with kdir stat {answer.entry.path}"
             )
 
     return each(session, arguments.many("PATH"), create)
@@ -212,7 +212,7 @@ def _remove_one(session: Session, arguments: Arguments, where: Place) -> None:
             show_change(session.out, planned.plan, recorded=True)
             return
         if not session.confirm(f"remove {_what_goes(where, found.kind, planned)}?"):
-            session.out.note(f"kept {where}")
+            session.out.note(f"unchanged: {where}")
             return
     request.validate_only = False
     _removed(session, where, found.kind, _delete(session, where, request), "removed")
@@ -250,7 +250,7 @@ def _what_goes(where: Place, kind: str, answer: directory_pb2.DeleteEntryRespons
         below = max(directories - 1, 0)
         inside = [units.plural(topics, "topic")] if topics else []
         inside += [units.plural(below, "directory", "directories")] if below else []
-        parts.append(f"with {' and '.join(inside)} below it" if inside else "which is empty")
+        parts.append(f"with {' and '.join(inside)} below it" if inside else "(empty)")
     if topics:
         parts.append(_in_kafka(answer))
     return ", ".join(parts)
@@ -285,7 +285,7 @@ def _in_kafka(answer: directory_pb2.DeleteEntryResponse) -> str:
         case _ if answer.kafka_topics_deleted:
             return "with its data in Kafka"
         case _:
-            return "while Kafka keeps its topics and their data"
+            return "topics and data stay in Kafka"
 
 
 # -- mv ------------------------------------------------------------------------------------------
@@ -314,9 +314,13 @@ def _move(session: Session, arguments: Arguments) -> int:
     )
     said = f"{_did(arguments, 'move')} {source.path} to {answer.entry.path}"
     if kind_of(answer.entry) == "topic":
-        said += f"; in Kafka it stays {answer.entry.topic.physical_name}"
+        said += f"; physical name unchanged ({answer.entry.topic.physical_name})"
     if arguments.flag("leave-link"):
-        said += "; a link stays behind" if not arguments.flag("plan") else "; a link would stay"
+        said += (
+            "; left a link at the old path"
+            if not arguments.flag("plan")
+            else "; would leave a link at the old path"
+        )
     show_entry(session, answer.entry, said)
     if arguments.flag("plan"):
         show_change(session.out, answer.plan)
@@ -353,13 +357,13 @@ _ETAG: Final = Option(("--etag",), "only if the entry is still as stat -o json s
 VERBS: Final = (
     Verb(
         name="mkdir",
-        summary="make directories, with all tiers of their paths",
+        summary="create directories and their missing parents",
         run=_mkdir,
         writes=True,
-        details="Nothing else makes directories: a topic is made only where its directory stands.",
+        details="No other verb creates directories: a topic needs an existing directory.",
         arguments=(Argument("PATH", "path of the new directory", most=None, completes="path"),),
         options=(
-            Option(("-p", "--parents"), "one that stands already is fine, and left as it is"),
+            Option(("-p", "--parents"), "an existing directory is no error"),
             SET,
             Option(("--closed",), "no allow further below opens it"),
             CLOSED_TO_ONESELF,
@@ -367,7 +371,7 @@ VERBS: Final = (
         ),
         formats=ENTRY_FORMATS,
         examples=(
-            ("kdir mkdir /la/tracking/search", "make it, and /la/tracking where it is missing"),
+            ("kdir mkdir /la/tracking/search", "create it, and /la/tracking if missing"),
             (
                 "kdir mkdir /la/ads --set owner=ads --set retention.ms=7d",
                 "with policies of its own",
@@ -382,8 +386,8 @@ VERBS: Final = (
         timeout_seconds=30.0,
         details=(
             "The cluster's server must be allowed to create topics in Kafka: its config says\n"
-            '[kafka] ceiling = ["create"]. Waits until Kafka has the topic, or says that it is\n'
-            "still pending (exit code 3)."
+            '[kafka] ceiling = ["create"]. Waits until Kafka has the topic; exit code 3 if it is\n'
+            "still pending."
         ),
         arguments=(Argument("PATH", "path of the new topic", most=None, completes="path"),),
         options=(
@@ -391,7 +395,7 @@ VERBS: Final = (
             Option(("--replication-factor",), "replicas (default: the broker's)", "N"),
             Option(
                 ("--physical",),
-                "its name in Kafka, used or refused (default: the path below the mount, by dots)",
+                "its name in Kafka, exactly (default: the path below the mount, joined by dots)",
                 "NAME",
             ),
             SET,
@@ -405,7 +409,7 @@ VERBS: Final = (
                 "kdir create -p 24 --physical clicks-v2 /la/tracking/search/clicks",
                 "under that name",
             ),
-            ("kdir create --plan /la/tracking/x", "only say whether it could be, and as what"),
+            ("kdir create --plan /la/tracking/x", "dry run: is it possible, and under which name"),
         ),
     ),
     Verb(
@@ -415,9 +419,9 @@ VERBS: Final = (
         writes=True,
         timeout_seconds=30.0,
         details=(
-            "On a terminal it says what would go and asks first. Kafka's topics go too where the\n"
-            'server\'s config says [kafka] ceiling = ["delete"]; elsewhere they stay, with their\n'
-            "data. A directory below which a cluster is mounted is never removed."
+            "On a terminal it shows what would be removed and asks first. Kafka's topics go too\n"
+            'where the server\'s config says [kafka] ceiling = ["delete"]; elsewhere they stay,\n'
+            "with their data. A directory below which a cluster is mounted is never removed."
         ),
         arguments=(_PATHS,),
         options=(
@@ -430,7 +434,7 @@ VERBS: Final = (
         examples=(
             ("kdir rm /la/tracking/search/old-clicks", "a topic, or a link"),
             ("kdir rm -r /la/tracking/old", "a directory and all below it"),
-            ("kdir rm -r --plan /la/tracking/old", "say what would go"),
+            ("kdir rm -r --plan /la/tracking/old", "show what would be removed"),
         ),
     ),
     Verb(
@@ -458,7 +462,7 @@ VERBS: Final = (
             ("kdir mv /la/tracking/clicks /la/tracking/search/", "into a directory"),
             (
                 "kdir mv /la/tracking/ads /la/public/ads --plan",
-                "say who gains and who loses, and what else would hold there",
+                "dry run: permissions, policies and quotas that would change",
             ),
         ),
     ),
@@ -468,9 +472,10 @@ VERBS: Final = (
         run=_link,
         writes=True,
         details=(
-            "The targets are tried in order: a later one when an earlier one cannot be asked, not\n"
-            "when it says absent. With --union they are merged. Rights and policies are the\n"
-            "targets'. Producers stay with the first target unless --writes-follow says otherwise."
+            "The targets are tried in order: a later target only if an earlier one is\n"
+            "unreachable, not if it answers absent. --union merges them. Rights and policies are\n"
+            "those of the targets. Producers stay with the first target unless --writes-follow is\n"
+            "given."
         ),
         arguments=(
             Argument("TARGET", "path that the link leads to", most=None, completes="path"),
@@ -478,13 +483,13 @@ VERBS: Final = (
         ),
         options=(
             Option(("--union",), "merge the targets; a name is the first target's that has it"),
-            Option(("--fall-back-on-absent",), "try the next target also when one says absent"),
+            Option(("--fall-back-on-absent",), "try the next target also if one answers absent"),
             Option(("--writes-follow",), "producers follow a fallback, too"),
             PLAN,
         ),
         formats=ENTRY_FORMATS,
         examples=(
-            ("kdir ln /la/tracking /ny/tracking /tracking", "la, or ny while la is away"),
+            ("kdir ln /la/tracking /ny/tracking /tracking", "la, or ny while la is unreachable"),
             ("kdir ln --union /la/tracking /ny/tracking /all/tracking", "both, merged"),
         ),
     ),

@@ -121,7 +121,7 @@ def take_census(
         Unreachable: none of them answered; names each with its reason.
     """
     if not servers:
-        raise InvalidArgument("servers: found none; host:port,… of any directory would be right")
+        raise InvalidArgument("servers: found none; expected host:port,… of any directory")
     allow = AllowList.of(environment_allow(os.environ), parse_servers(servers))
     census = _Walk(ask_seconds, clock, tuple(servers), allow)
     census.walk(servers)

@@ -173,7 +173,7 @@ def find(
             or a package is missing.
     """
     if limit is not None and limit < 1:
-        raise InvalidArgument(f"limit: found {limit}; 1 or more would be right")
+        raise InvalidArgument(f"limit: found {limit}; expected 1 or more")
     index = snapshot(table, as_of)
     searched = _searched(index, cluster)
     where, values = _condition(pattern, glob=glob)
@@ -219,7 +219,7 @@ def moment_of(as_of: str | date | datetime) -> datetime:
             as_of = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text)
         except ValueError as error:
             raise InvalidArgument(
-                f"as of: found {text!r}; a date or a time would be right, such as 2026-11-01 or "
+                f"as of: found {text!r}; expected a date or a time, such as 2026-11-01 or "
                 "2026-11-01T14:30"
             ) from error
     if not isinstance(as_of, datetime):

@@ -66,11 +66,11 @@ class Options:
                 raise InvalidArgument(f"option {name}: not one of {', '.join(sorted(known))}")
         servers = tuple(filter(None, (options.get("servers") or "").replace(" ", "").split(",")))
         if not servers:
-            raise InvalidArgument('option servers: found none; "host:port,…" would be right')
+            raise InvalidArgument('option servers: found none; expected "host:port,…"')
         failures = options.get("failures") or "row"
         if failures not in _FAILURES:
             raise InvalidArgument(
-                f"option failures: found {failures!r}; {', '.join(_FAILURES)} would be right"
+                f"option failures: found {failures!r}; expected {', '.join(_FAILURES)}"
             )
         return cls(
             servers=servers,
@@ -197,5 +197,5 @@ def _positive(options: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise InvalidArgument(f"option {name}: found {text!r}; a positive number would be right")
+        raise InvalidArgument(f"option {name}: found {text!r}; expected a positive number")
     return number

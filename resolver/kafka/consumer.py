@@ -117,7 +117,7 @@ class Consumer:
         self._resolver = resolver
         self._settings = without_brokers(settings)
         if not self._settings.get("group.id"):
-            raise InvalidArgument("group.id: empty; the name of a group would be right")
+            raise InvalidArgument("group.id: empty; expected the name of a group")
         self._listener = listener
         self._process = os.getpid()
         self._sources: list[_Source] = []

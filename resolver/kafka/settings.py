@@ -203,10 +203,10 @@ def problem_with(client: Client, name: str, value: str) -> str:
         near = nearest(name, known)
         return f"no {client} setting {cut_shown(name)} could be a default; did you mean {near}?"
     if own != name:
-        return f"{own} would be right, which is Kafka's name for {name}"
+        return f"expected {own}, which is Kafka's name for {name}"
     if definition.fits(value):
         return ""
-    return f"found {cut_shown(value)}; {definition.wanted} would be right"
+    return f"found {cut_shown(value)}; expected {definition.wanted}"
 
 
 def conflict_in(client: Client, settings: Mapping[str, str | None]) -> str:
@@ -287,7 +287,7 @@ def _check(said: dict[str, _Said], name: str, definition: Definition) -> None:
         return
     if not definition.fits(one.value.strip()):
         raise InvalidArgument(
-            f"{one.told(name)}: {definition.wanted} would be right", field=name, found=one.value
+            f"{one.told(name)}: expected {definition.wanted}", field=name, found=one.value
         )
     said[name] = _Said(definition.normal(one.value), one.origin)
 

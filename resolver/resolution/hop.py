@@ -127,7 +127,7 @@ class Hop:
         if self.cluster_id:
             facts["cluster_id"] = self.cluster_id
         if not self.troubles:
-            return errors.Unreachable(f"{self.named}: no server of it is known", metadata=facts)
+            return errors.Unreachable(f"no servers known for {self.named}", metadata=facts)
         worst = max(trouble for trouble, _ in self.troubles)
         last = next(error for trouble, error in self.troubles if trouble is worst)
         match worst:

@@ -25,7 +25,7 @@ def packages() -> set[str]:
 
 def test_each_package_has_one_line() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    rows = _ROW.findall(page.partition("## Parts")[2].partition("\n## ")[0])
+    rows = _ROW.findall(page.partition("## Packages")[2].partition("\n## ")[0])
     assert len(rows) == len(set(rows))
     assert set(rows) == packages() | _ALONE
 

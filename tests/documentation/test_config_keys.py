@@ -39,7 +39,7 @@ class Documented:
 
 def documented() -> dict[str, Documented]:
     """The rows of the table."""
-    section = PAGE.read_text().partition("## Config")[2].partition("\n## ")[0]
+    section = PAGE.read_text().partition("## Configuration reference")[2].partition("\n## ")[0]
     rows = (Documented(m["key"].strip("[]"), m["example"] or "", m["words"])
             for m in _ROW.finditer(section))  # fmt: skip
     return {row.key: row for row in rows}

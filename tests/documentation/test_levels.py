@@ -9,7 +9,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "operating.md"
 
 
 def test_each_level_is_shown_with_what_it_allows() -> None:
-    section = PAGE.read_text().partition("### Upgrading")[2].partition("\n## ")[0]
+    section = (
+        PAGE.read_text()
+        .partition("### Rolling upgrades and feature levels")[2]
+        .partition("\n## ")[0]
+    )
     shown = re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", section, re.MULTILINE)
     assert shown == [
         (str(number), level.name, f"changes that {level.allows}")

@@ -88,22 +88,22 @@ def test_every_metric_is_drawn_or_watched_or_said_to_be_for_looking_things_up() 
     }
     unused = {one.name for one in METRICS} - used
     assert unused == {
-        "kdir_children_waiting",  # kdir mounts shows them
+        "kdir_children_pending",  # kdir mounts shows them
         "kdir_directories",
-        "kdir_kafka_acls",
-        "kdir_parent_heard_seconds",
-        "kdir_rpc_late_requests_total",
-        "kdir_store_reads_total",
+        "kdir_kafka_managed_acls",
+        "kdir_parent_last_contact_age_seconds",
+        "kdir_rpc_request_timeouts_total",
+        "kdir_store_direct_reads_total",
     }
 
 
 def test_the_states_of_health_are_those_of_the_docs() -> None:
     text = (ROOT / "docs" / "operating.md").read_text()
-    section = text.partition("## Health")[2].partition("\n## ")[0]
+    section = text.partition("## Health and readiness endpoints")[2].partition("\n## ")[0]
     words = {word.split()[0] for word in re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)}
     assert words == {state.value for state in State}
     told = next(one for one in METRICS if one.name == "kdir_state").help
-    assert set(re.findall(r"\b[a-z]+\b", told.partition(": ")[2])) == words
+    assert set(re.findall(r"\b[a-z-]+\b", told.partition(": ")[2])) == words
 
 
 def test_alerts_say_how_bad_it_is_and_what_to_do() -> None:

@@ -118,21 +118,21 @@ def at(federation: Federation, tmp_path: Path) -> dict[str, str]:
 def test_every_block_is_tried_by_a_test_below() -> None:
     tried = [
         ("", "text"),  # the picture
-        ("See it", "sh"),
-        ("Serve the Kafka that you have", "sh"),
-        ("Serve the Kafka that you have", "sh"),
-        ("Find a topic", "sh"),
-        ("Find a topic", "python"),
-        ("Find a topic", "python"),
-        ("Say what holds, and who may", "sh"),
-        ("Configure a server", "toml"),
-        ("Several servers, one store", "toml"),
+        ("Demo", "sh"),
+        ("Quick start: an existing Kafka cluster", "sh"),
+        ("Quick start: an existing Kafka cluster", "sh"),
+        ("Resolving and searching topics", "sh"),
+        ("Resolving and searching topics", "python"),
+        ("Resolving and searching topics", "python"),
+        ("Policies and access control", "sh"),
+        ("Server configuration", "toml"),
+        ("High availability: several servers on one store", "toml"),
     ]
     assert [(one.section, one.language) for one in blocks()] == tried
 
 
 def test_the_targets_of_make_are_there() -> None:
-    targets = re.findall(r"^make ([a-z-]+)", block("See it", "sh"), re.MULTILINE)
+    targets = re.findall(r"^make ([a-z-]+)", block("Demo", "sh"), re.MULTILINE)
     assert targets == ["demo", "demo-down", "test", "soak"]
     makefile = (ROOT / "Makefile").read_text()
     assert [one for one in targets if not re.search(rf"^{one}:.*## ", makefile, re.MULTILINE)] == []
@@ -158,7 +158,7 @@ def serving(line: str, folder: Path) -> Iterator[str]:
 
 
 def test_the_one_liner_serves_a_running_kafka(broker: SharedBroker, tmp_path: Path) -> None:
-    section = "Serve the Kafka that you have"
+    section = "Quick start: an existing Kafka cluster"
     line = block(section, "sh").strip().replace("HOST:9092", broker.bootstrap)
     listing, resolving, locating = block(section, "sh", 1).splitlines()
     with serving(line, tmp_path) as address:
@@ -174,7 +174,9 @@ def test_the_one_liner_serves_a_running_kafka(broker: SharedBroker, tmp_path: Pa
 
 @pytest.mark.timeout(300)
 def test_finding_a_topic(at: dict[str, str], broker: SharedBroker) -> None:
-    shown = {line: shell(line, at) for line in block("Find a topic", "sh").splitlines()}
+    shown = {
+        line: shell(line, at) for line in block("Resolving and searching topics", "sh").splitlines()
+    }
     assert "la-tracking" in shown["kdir tree /"]
     assert "clicks" in shown["kdir ls -l /la/tracking/search"]
     assert shown["kdir resolve -o kcat /la/tracking/search/clicks"] == (
@@ -187,7 +189,7 @@ def test_finding_a_topic(at: dict[str, str], broker: SharedBroker) -> None:
 
 
 def test_what_holds_and_who_may(at: dict[str, str]) -> None:
-    set_it, effective, grant, check = block("Say what holds, and who may", "sh").splitlines()
+    set_it, effective, grant, check = block("Policies and access control", "sh").splitlines()
     shell(set_it, at)
     # It comes down the parent's link a moment later.
     eventually(lambda: "retention.ms\t259200000\t/la\t" in shell(effective, at))
@@ -197,7 +199,9 @@ def test_what_holds_and_who_may(at: dict[str, str]) -> None:
 
 
 def test_the_python_that_is_shown(at: dict[str, str], broker: SharedBroker) -> None:
-    code = block("Find a topic", "python").replace("127.0.0.1:7420", at["KDIR_AT"])
+    code = block("Resolving and searching topics", "python").replace(
+        "127.0.0.1:7420", at["KDIR_AT"]
+    )
     assert at["KDIR_AT"] in code
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
@@ -207,7 +211,9 @@ def test_the_python_that_is_shown(at: dict[str, str], broker: SharedBroker) -> N
 
 
 def test_the_producer_that_is_shown(at: dict[str, str]) -> None:
-    code = block("Find a topic", "python", 1).replace("127.0.0.1:7420", at["KDIR_AT"])
+    code = block("Resolving and searching topics", "python", 1).replace(
+        "127.0.0.1:7420", at["KDIR_AT"]
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
     topic = "/la/tracking/search/clicks"
     assert topic in code
@@ -215,7 +221,7 @@ def test_the_producer_that_is_shown(at: dict[str, str]) -> None:
 
 
 def test_the_config_that_is_shown_is_right(tmp_path: Path) -> None:
-    text = block("Configure a server", "toml")
+    text = block("Server configuration", "toml")
     config = parse_config(tomllib.loads(text))
     assert (config.cluster, str(config.mount)) == ("la-tracking", "/la/tracking")
     file = tmp_path / "server.toml"
@@ -242,7 +248,7 @@ def test_the_exit_codes_are_those_of_the_errors() -> None:
 
 
 def test_the_shared_stores_address_is_one() -> None:
-    document = tomllib.loads(block("Several servers, one store", "toml"))
+    document = tomllib.loads(block("High availability: several servers on one store", "toml"))
     address = EtcdAddress.parse(parse_config({"mount": "/la/tracking"} | document).store)
     assert len(address.endpoints) == 3
     assert address.prefix.strip("/") == "kdir/la-tracking"

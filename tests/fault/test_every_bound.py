@@ -1097,7 +1097,7 @@ def test_a_watcher_that_lags(takes: Server, enter: Enter, what: str, times: int)
 
     size = change(0)
     # It was taken, and waits to be sent: no more are taken until it was.
-    eventually(lambda: measured(takes, "kdir_watcher_lag_events") == 0)
+    eventually(lambda: measured(takes, "kdir_watcher_max_lag_events") == 0)
     bound = 10 if what == "watch_queue" else TAKES["watch_queue_bytes"] // size
     assert 3 <= bound <= 10
     count = {1: bound, 2: bound + 1, 10: 10 * bound}[times]

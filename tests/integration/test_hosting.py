@@ -44,7 +44,7 @@ def test_what_is_about_kafka_never_goes_to_a_cluster_that_merely_comes_first(
     server.address = listen
     try:
         eventually(lambda: server.resolve("/two").outcome.HasField("resolution"))
-        with pytest.raises(InvalidArgument, match="one of one, two would be right"):
+        with pytest.raises(InvalidArgument, match="expected one of one, two"):
             ask_admin(server, "AdoptTopics", admin_pb2.AdoptTopicsRequest(plan_only=True))
         with pytest.raises(InvalidArgument, match="'three', which this server does not host"):
             ask_admin(server, "Acknowledge", admin_pb2.AcknowledgeRequest(cluster="three"))
@@ -119,4 +119,4 @@ def test_addresses_on_the_command_line_are_checked_like_those_of_a_file(
     done = serve("--mount", "/x", "--check", flag, value)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {flag}: found ")
-    assert "host:port would be right" in done.stderr
+    assert "expected host:port" in done.stderr

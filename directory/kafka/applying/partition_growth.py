@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 Judged = tuple[Subject, Verdict]
 _FIELD: Final = "max_partitions"
-NO_ROOM: Final = "no room"
+NO_ROOM: Final = "quota-exceeded"
 """What is said of partitions that a quota leaves no room for."""
 
 

@@ -138,10 +138,11 @@ def attention(snapshot: Snapshot, entry_id: int) -> Mapping[str, str]:
         known = pushed_of(snapshot, entry_id)
     except ValueError:
         return {}
-    found = dict.fromkeys(known.contested, "contested") | dict.fromkeys(known.held, "waiting")
+    found = dict.fromkeys(known.contested, "contested")
+    found |= dict.fromkeys(known.held, "needs-approval")
     if known.refused:
         unsure = (name for name, one in known.configs.items() if not one.done)
-        found |= dict.fromkeys(unsure, "refused")
+        found |= dict.fromkeys(unsure, "rejected")
     return found
 
 

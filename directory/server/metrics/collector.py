@@ -100,20 +100,20 @@ def _cluster(sheet: _Sheet, cluster: Cluster) -> None:
     mount = str(cluster.mount)
     sheet.put("kdir_server_info", 1, name, cluster.cluster_id, cluster.server_id, mount, VERSION)
     sheet.put("kdir_replica_age_seconds", replica.age_seconds, name)
-    sheet.put("kdir_watch_restarts_total", replica.watch_restarts, name)
+    sheet.put("kdir_store_watch_restarts_total", replica.watch_restarts, name)
     sheet.put("kdir_replica_reloads_total", replica.reloads, name)
     for outcome, commits in cluster.store.commits.items():
         sheet.spread("kdir_store_commit_duration_seconds", commits, name, outcome)
     for outcome, count in cluster.store.reads().items():
-        sheet.put("kdir_store_reads_total", count, name, outcome)
+        sheet.put("kdir_store_direct_reads_total", count, name, outcome)
     sheet.put("kdir_leader", cluster.reaper.leads, name, "reaper")
-    sheet.put("kdir_servers", len(cluster.members.live()), name)
+    sheet.put("kdir_live_servers", len(cluster.members.live()), name)
     sheet.put("kdir_feature_level", cluster.members.level, name)
-    sheet.put("kdir_feature_level_finalised", cluster.members.finalised, name)
+    sheet.put("kdir_feature_level_finalized", cluster.members.finalised, name)
     _neighbours(sheet, cluster, name)
     lags = cluster.history.lags()
     sheet.put("kdir_watchers", len(lags), name)
-    sheet.put("kdir_watcher_lag_events", max(lags, default=0), name)
+    sheet.put("kdir_watcher_max_lag_events", max(lags, default=0), name)
     try:
         snapshot = replica.snapshot
     except NotReady:
@@ -126,11 +126,11 @@ def _tree(sheet: _Sheet, snapshot: Snapshot, name: str) -> None:
     sheet.put("kdir_replica_revision", snapshot.revision, name)
     sheet.put("kdir_topics", snapshot.topic_count, name)
     sheet.put("kdir_directories", snapshot.directory_count, name)
-    sheet.put("kdir_quarantined", len(snapshot.quarantined), name)
-    sheet.put("kdir_mounts", len(snapshot.mounts()), name)
+    sheet.put("kdir_store_unreadable_values", len(snapshot.quarantined), name)
+    sheet.put("kdir_child_mounts", len(snapshot.mounts()), name)
     changes = progress_of(snapshot)
     sheet.put("kdir_large_changes", len(changes), name)
-    sheet.put("kdir_large_change_left_entries", sum(one.left for one in changes), name)
+    sheet.put("kdir_large_change_remaining_entries", sum(one.left for one in changes), name)
 
 
 def _neighbours(sheet: _Sheet, cluster: Cluster, name: str) -> None:
@@ -140,9 +140,9 @@ def _neighbours(sheet: _Sheet, cluster: Cluster, name: str) -> None:
         if not link.standby:  # else another server knows
             sheet.put("kdir_parent_link_up", link.linked, name)
             if link.heard_seconds is not None:
-                sheet.put("kdir_parent_heard_seconds", link.heard_seconds, name)
+                sheet.put("kdir_parent_last_contact_age_seconds", link.heard_seconds, name)
     sheet.put("kdir_children_linked", cluster.children.linked_count(), name)
-    sheet.put("kdir_children_waiting", len(cluster.children.waiting()), name)
+    sheet.put("kdir_children_pending", len(cluster.children.waiting()), name)
 
 
 def _kafka(sheet: _Sheet, cluster: Cluster, name: str) -> None:
@@ -150,7 +150,7 @@ def _kafka(sheet: _Sheet, cluster: Cluster, name: str) -> None:
         return
     status = cluster.reconciler.status()
     sheet.put("kdir_leader", status.leader, name, "reconciler")
-    sheet.put("kdir_reconciler_waiting", cluster.reconciler.waiting_count(), name)
+    sheet.put("kdir_reconciler_queue_length", cluster.reconciler.waiting_count(), name)
     sheet.put("kdir_kafka_stopped", bool(status.stopped), name)
     if status.leader:  # else another server knows
         sheet.put("kdir_kafka_reachable", status.reachable, name)
@@ -159,10 +159,10 @@ def _kafka(sheet: _Sheet, cluster: Cluster, name: str) -> None:
     sheet.put("kdir_kafka_pending_topics", status.pending_count, name)
     sheet.put("kdir_kafka_missing_topics", status.missing_count, name)
     sheet.put("kdir_kafka_drifting_topics", status.drift_count, name)
-    sheet.put("kdir_kafka_acls", status.acl_count, name)
-    sheet.put("kdir_kafka_acls_waiting", status.acl_waiting_count, name)
-    sheet.put("kdir_kafka_acls_refused", status.acl_refused_count, name)
-    sheet.put("kdir_kafka_acls_lost", status.acl_lost_count, name)
+    sheet.put("kdir_kafka_managed_acls", status.acl_count, name)
+    sheet.put("kdir_kafka_acl_resources_needing_approval", status.acl_waiting_count, name)
+    sheet.put("kdir_kafka_acl_resources_rejected", status.acl_refused_count, name)
+    sheet.put("kdir_kafka_acls_removed_externally", status.acl_lost_count, name)
 
 
 def _server(sheet: _Sheet, server: DirectoryServer) -> None:
@@ -174,7 +174,7 @@ def _server(sheet: _Sheet, server: DirectoryServer) -> None:
         sheet.put("kdir_rpc_open_streams", count, at, method)
     for (method, code), count in ended.items():
         sheet.put("kdir_rpc_streams_total", count, at, method, code)
-    sheet.put("kdir_rpc_late_requests_total", server.late_requests, at)
+    sheet.put("kdir_rpc_request_timeouts_total", server.late_requests, at)
     sheet.put("kdir_rpc_open_streams_limit", server.limits.streams, at)
-    sheet.put("kdir_rpc_waiting_calls", server.waiting_reads, at, "reads")
-    sheet.put("kdir_rpc_waiting_calls", server.waiting_writes, at, "writes")
+    sheet.put("kdir_rpc_queued_calls", server.waiting_reads, at, "reads")
+    sheet.put("kdir_rpc_queued_calls", server.waiting_writes, at, "writes")

@@ -37,14 +37,14 @@ class MeasuredStore:
         self._clock: Final = clock
         self.commits: Final = {
             outcome: Histogram(COMMIT_SECONDS)
-            for outcome in ("committed", "conflict", "away", "full", "sealed", "failed")
+            for outcome in ("committed", "conflict", "unavailable", "full", "sealed", "error")
         }
         """How long commits took, by what came of them; *failed*: refused as a bug of the caller's.
         """
         self.last_commit_seconds: float | None = None
         """What the last one took that the store answered."""
         self._lock: Final = threading.Lock()
-        self._reads = {"ok": 0, "failed": 0}
+        self._reads = {"ok": 0, "error": 0}
 
     # -- what was seen ---------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ class MeasuredStore:
     def commit(
         self, transaction: Transaction, timeout_seconds: float = 5.0
     ) -> Committed | Conflict:
-        started, outcome = self._clock(), "failed"
+        started, outcome = self._clock(), "error"
         try:
             done = self._store.commit(transaction, timeout_seconds)
             outcome = "committed" if isinstance(done, Committed) else "conflict"
@@ -70,16 +70,16 @@ class MeasuredStore:
             outcome = "full"
             raise
         except StoreAway:
-            outcome = "away"
+            outcome = "unavailable"
             raise
         finally:
             seconds = self._clock() - started
             self.commits[outcome].observe(seconds)
-            if outcome not in {"away", "failed"}:
+            if outcome not in {"unavailable", "error"}:
                 self.last_commit_seconds = seconds
 
     def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
-        outcome = "failed"
+        outcome = "error"
         try:
             rows = self._store.read(prefix, limit, after)
             outcome = "ok"

@@ -79,7 +79,7 @@ class EtcdAddress:
         if len(set(self.endpoints)) != len(self.endpoints):
             _fail("endpoints", ",".join(self.endpoints), "each member once")
         if login and not self.user:
-            raise Incompatible("store etcd://…: a password without a user; USER:PASSWORD@ is right")
+            raise Incompatible("store etcd://…: a password without a user; expected USER:PASSWORD@")
         if self.given_password is not None and self.password_file:
             _fail("password_file", self.password_file, "it, or a password in the address, not both")
         if self.user and self.given_password is None and not self.password_file:
@@ -140,7 +140,7 @@ class EtcdAddress:
 
 
 def _fail(part: str, found: str, right: str) -> NoReturn:
-    raise Incompatible(f"store etcd://…: {part}: found {found!r}; {right} would be right")
+    raise Incompatible(f"store etcd://…: {part}: found {found!r}; expected {right}")
 
 
 def _endpoint(text: str) -> str:

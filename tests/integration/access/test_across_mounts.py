@@ -142,7 +142,7 @@ def test_the_command_line_grants_checks_and_revokes(
     assert kdir("admin", f"check bob read {search}").code == 4
     given = kdir("admin", f"grant bob read,alter {search}")
     assert "ALLOW User:bob READ TOPIC from *" in given.lines
-    assert "nothing to do" in kdir("admin", f"grant bob read {search}").err
+    assert "no change: " in kdir("admin", f"grant bob read {search}").err
     assert kdir("bob", f"ls {search}").lines == ["deep/"]
     why = kdir("bob", f"check bob describe {search}/deep --explain")
     assert (why.code, "READ implies" in why.out, f"  {search}" in why.lines) == (0, True, True)

@@ -59,7 +59,7 @@ def test_a_grant_that_is_given_is_shown_and_taken_away(kdir: Kdir) -> None:
         "User:alice\tALLOW\tREAD\tTOPIC\t-\t*",
         "User:alice\tALLOW\tWRITE\tTOPIC\t-\t*",
     ]
-    assert kdir("grant alice write #").err == "nothing to do: it is so already\n"
+    assert kdir("grant alice write #").err == "no change: already granted\n"
     assert kdir("revoke alice read #").out == "ALLOW User:alice READ TOPIC from *\n"
     assert [one["operation"] for one in kdir("grants # -o json").objects] == ["OPERATION_WRITE"]
 
@@ -73,7 +73,7 @@ def test_a_plan_of_a_grant_gives_nothing(kdir: Kdir) -> None:
 
 def test_no_grants_is_said(kdir: Kdir) -> None:
     assert kdir("grants #").out == ""
-    assert "none on " in kdir("grants #").err
+    assert "no grants on " in kdir("grants #").err
     assert kdir("grants # -o json") == Ran(0, "", "")
 
 
@@ -83,7 +83,7 @@ def test_revoking_what_was_never_given_says_what_was(kdir: Kdir) -> None:
     kdir("grant bob write #")
     ran = kdir("revoke alice all #")
     assert ran.out == ""
-    assert ran.err.startswith("nothing to do")
+    assert ran.err.startswith("no change: ")
     assert "what User:alice has there: ALLOW User:alice READ TOPIC from *" in ran.err
     assert "bob" not in ran.err
     assert len(kdir("grants #").lines) == 2
@@ -151,7 +151,7 @@ def test_what_is_set_above_holds_below_and_what_is_cleared_does_not(kdir: Kdir) 
 def test_what_if_changes_nothing(kdir: Kdir) -> None:
     ran = kdir("effective # --if owner=me")
     assert "owner\tme\t" in ran.out
-    assert "nothing was changed" in ran.err
+    assert "dry run" in ran.err
     assert "owner" not in kdir("effective #").out
 
 
@@ -206,7 +206,7 @@ def test_who_may_not_see_is_told_who_they_are(tmp_path: Path) -> None:
     assert ran.code == 1
     assert ran.err.splitlines() == [
         "error: / does not exist (ABSENT)",
-        "  or you may not see it: kdir doctor says who you are",
+        "  or you lack DESCRIBE on it; your identity: kdir doctor",
     ]
 
 
@@ -216,7 +216,7 @@ def test_history_says_which_grants_came_and_went(kdir: Kdir) -> None:
     kdir("set # owner=x")
     newest, revoked, granted = (row.split("\t")[-1] for row in kdir("history -n 3 #").lines)
     assert newest == "owner: - → x"
-    assert revoked == "no more ALLOW User:alice READ TOPIC from *"
+    assert revoked == "removed ALLOW User:alice READ TOPIC from *"
     assert granted == (
         "now ALLOW User:alice READ TOPIC from *, now ALLOW User:alice WRITE TOPIC from *"
     )

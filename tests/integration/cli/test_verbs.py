@@ -154,7 +154,7 @@ def test_ls(kdir: Kdir) -> None:
 def test_ls_long_on_a_terminal(kdir: Kdir) -> None:
     seen = kdir.on_a_terminal("ls -l #").splitlines()
     assert seen[0].split() == [
-        "KIND", "NAME", "PARTS", "RF", "RETENTION", "OWNER", "STATE", "LOCATION",
+        "KIND", "NAME", "PARTITIONS", "RF", "RETENTION", "OWNER", "STATE", "LOCATION",
     ]  # fmt: skip
     assert seen[1].split()[:4] == ["topic", "orders", "3", "1"]
     assert seen[2].split()[:2] == ["dir", "orders/"]
@@ -235,7 +235,7 @@ def test_mkdir_set_effective_unset(kdir: Kdir) -> None:
     assert owner[5] == f"ads at {kdir.mount}/ads"
     assert (retention[1:3], retention[5]) == (["604800000", f"{kdir.mount}/ads"], "-")
     what_if = kdir.run("effective #/ads --if owner=x")
-    assert "another value would hold for 0 topics" in what_if.stderr
+    assert "the effective value of 0 topics" in what_if.stderr
     assert "owner\tx" in what_if.stdout
     shown = next(line for line in kdir.lines("ls -l #/ads") if "us/" in line)
     assert shown.split("\t")[4:6] == ["604800000 ^", "us"]
@@ -362,7 +362,7 @@ def test_watch_and_history(kdir: Kdir) -> None:
 
 def test_a_waiting_child_is_shown_and_mounted_by_its_name(kdir: Kdir) -> None:
     eventually(lambda: "la-geo" in kdir.run("mounts").stderr)
-    waiting = [one for one in kdir.objects("mounts -o json") if one["state"] == "waiting"]
+    waiting = [one for one in kdir.objects("mounts -o json") if one["state"] == "pending"]
     assert waiting[0]["cluster"] == "la-geo"
     assert waiting[0]["cluster_id"] == kdir.federation["/la/geo"].cluster_id
     assert "mounted la-geo (" in kdir.run("mount /la/geo --child la-geo").stderr
@@ -381,7 +381,7 @@ def test_a_waiting_child_is_shown_and_mounted_by_its_name(kdir: Kdir) -> None:
 def test_doctor_sees_every_server(kdir: Kdir) -> None:
     seen = {one["authority"]["cluster"]["mount"] for one in kdir.objects("doctor -o json")}  # type: ignore[index]
     assert seen >= {"/", "/la", "/ny", "/la/tracking"}
-    assert "all is well" in kdir.run("doctor").stderr
+    assert "all servers healthy" in kdir.run("doctor").stderr
     address = kdir.federation["/ny"].address
     assert len(kdir.lines(f"doctor --local --at {address}")) == 1
 

@@ -55,7 +55,7 @@ def test_the_two_sides_must_agree_where_the_child_hangs(federation: Federation) 
     with pytest.raises(MountDisagrees) as caught:
         root.mount_child("/lax", la.cluster_id)
     assert "/lax" in caught.value.message
-    assert "says /la" in caught.value.message
+    assert "expects /la" in caught.value.message
     assert root.outcome("/lax") == "absent"
 
 

@@ -192,8 +192,8 @@ def test_S21_without_a_parent_the_command_line_mends_it(federation: Federation) 
     asked = health_pb2.HealthCheckRequest()
     eventually(lambda: health.Check(asked).status == health_pb2.HealthCheckResponse.NOT_SERVING)
     doctor = run(["doctor", "--at", la.address])
-    assert "untold" in doctor.out
+    assert "awaiting-parent" in doctor.out
     assert "kdir parent detach" in doctor.out + doctor.err
     assert run(["parent", "detach", "--at", la.address]).code == 0
     assert la.outcome("/la/a") == "resolution"
-    assert "untold" not in run(["doctor", "--at", la.address]).out
+    assert "awaiting-parent" not in run(["doctor", "--at", la.address]).out

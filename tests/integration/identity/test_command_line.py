@@ -54,7 +54,7 @@ def test_a_context_says_who_the_user_is(
     assert f"certificate {alice.files['cert']}" in listed.stdout
     assert "PRIVATE" not in listed.stdout
     doctor = kdir(home, "doctor", "--context", "prod")
-    assert "you are: User:alice by certificate" in doctor.stderr, doctor.stderr
+    assert "identity: User:alice by certificate" in doctor.stderr, doctor.stderr
     assert doctor.returncode == 0
 
 

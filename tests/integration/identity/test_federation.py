@@ -150,7 +150,7 @@ def test_G7_a_link_is_taken_only_of_the_cluster_that_the_certificate_names(
     assert "the certificate says kc-other" in refused.message
     refused = hello(secure.admin, root, la.cluster_id, "/la")
     assert isinstance(refused, PermissionDenied)
-    assert f"kdir://cluster/{la.cluster_id} is right" in refused.message
+    assert f"expected its URI kdir://cluster/{la.cluster_id}" in refused.message
     assert la.status().parent.linked
     # With its own certificate, and of a mount that is another's, it is told as ever.
     assert hello(other, root, "kc-other", "/la").reason == "UNKNOWN_CHILD"

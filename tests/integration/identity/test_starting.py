@@ -40,7 +40,7 @@ def test_a_certificate_that_cannot_be_used_ends_it_with_2_and_touches_nothing(
     assert not (tmp_path / "s").exists()
     good = started(tmp_path, authority.server(), "--check")
     assert good.returncode == 0
-    assert "TLS: on; callers say who they are by a client certificate" in good.stdout
+    assert "TLS: on; callers authenticate by a client certificate" in good.stdout
 
 
 def test_a_server_that_waits_for_its_store_has_the_same_door(authority: Authority) -> None:

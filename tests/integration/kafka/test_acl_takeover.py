@@ -64,7 +64,7 @@ def server(kafka: Guarded, federation: Federation, tmp_path: Path) -> Server:
 def test_what_everybody_uses_is_closed_only_by_a_takeover(kafka: Guarded, server: Server) -> None:
     kdir(server, "grant", "alice", "write", "/la/search")
     shown = kdir(server, "arm", "/la/search", "--aspect", "acls")
-    assert "(waits for --takeover)" in shown.out
+    assert "(needs --takeover)" in shown.out
     without = kdir(server, "arm", "/la/search", "--aspect", "acls", "-o", "name").out.strip()
     armed(server, "/la/search")
     assert kafka.acls() == set()

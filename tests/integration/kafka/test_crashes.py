@@ -1,5 +1,5 @@
 """The reconciler dies anywhere, and the next one finishes: every call to Kafka and every commit is
-a place to die before and after (docs/architecture.md#one-write).
+a place to die before and after (docs/architecture.md#create-write-path).
 """
 
 from __future__ import annotations

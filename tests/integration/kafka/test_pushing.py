@@ -283,7 +283,7 @@ def test_kafkas_refusal_is_kept_and_not_asked_again_until_something_is_new(
     assert "remote" in done.message.lower()
     assert configs(kafka, "a", "b") == {"a": {}, "b": {"flush.ms": "1000"}}
     noted = attention(here.replica.snapshot, here.topics()["a"].entry_id)
-    assert noted == {"flush.ms": "refused", "remote.storage.enable": "refused"}
+    assert noted == {"flush.ms": "rejected", "remote.storage.enable": "rejected"}
     put(here, "a", Kind.TOPIC, remote_storage_enable=None)
     here.settle()
     assert configs(kafka, "a") == {"a": {"flush.ms": "1000"}}
@@ -352,7 +352,7 @@ def test_what_a_mount_brings_waits_where_it_would_delete_data_and_arming_release
         "b": {"retention.ms": WEEK, "flush.ms": "1000"},
     }
     entry_id = here.topics()["a"].entry_id
-    assert attention(here.replica.snapshot, entry_id) == {"retention.ms": "waiting"}
+    assert attention(here.replica.snapshot, entry_id) == {"retention.ms": "needs-approval"}
     assert here.reconciler.status().waiting_count == 1
     assert calls(here) == [("a", "retention.ms", MONTH, WEEK)]
     assert arm(here) == Armed(1)

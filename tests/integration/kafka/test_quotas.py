@@ -55,7 +55,7 @@ def test_inherited_growth_comes_as_far_as_there_is_room(here: World, kafka: Conf
     here.sweep()
     # What is wished and has no room is shown as drift, and comes once there is some.
     assert sorted(topic.drift_count for topic in here.topics().values()) == [0, 1, 1]
-    with pytest.raises(QuotaExceeded, match="has 5, and has no room for 2 more"):
+    with pytest.raises(QuotaExceeded, match="5 used, 2 requested"):
         here.create("d/e", partitions=2)
     put(here, "d", max_partitions=9)
     here.settle()

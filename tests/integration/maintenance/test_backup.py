@@ -255,7 +255,7 @@ def test_a_backup_never_takes_the_place_of_another_unasked(
     server = federation.start("/la")
     first = backup(kdir, server).read_bytes()
     refused = kdir("backup", "--at", server.address, "--to", "one.kdir", code=5)
-    assert "one.kdir is there already; --force replaces it" in refused.stderr
+    assert "one.kdir already exists; --force replaces it" in refused.stderr
     assert (kdir.folder / "one.kdir").read_bytes() == first
     kdir("backup", "--at", server.address, "--to", "one.kdir", "--force")
     assert (kdir.folder / "one.kdir").read_bytes() != first

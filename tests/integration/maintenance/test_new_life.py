@@ -64,7 +64,7 @@ def test_S11_a_restore_that_nobody_noticed_is_made_a_new_life_by_hand(
         assert la.resolve("/la/kept", token=lost).outcome.HasField("resolution")
 
         done = kdir("restore", "--new-life", "--config", str(la.config))
-        assert "begins a new life" in done.stdout
+        assert "starts a new incarnation" in done.stdout
         eventually(lambda: la.status().authority.incarnation != life)
         assert la.outcome("/la/new4") == "resolution"
         assert la.outcome("/la/lost") == "absent"

@@ -83,7 +83,9 @@ def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(
         finalize(new, FEATURE_LEVEL)
     shown = kdir(new, "features finalize --level 2")
     assert (shown.code, server_id(old) in shown.err) == (5, True)
-    assert f"before {FEATURE_LEVEL} can be: {server_id(old)}" in kdir(new, "features").err
+    assert (
+        f"level {FEATURE_LEVEL} needs an upgrade of {server_id(old)}" in kdir(new, "features").err
+    )
 
     # It leaves: still refused, until somebody says so.
     old.kill()
@@ -93,7 +95,7 @@ def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(
     assert "kdir features finalize /la" in kdir(new, "doctor").err
     planned = kdir(new, "features finalize --plan")
     assert (planned.code, new.status().finalised_level) == (0, 1)
-    assert f"level {FEATURE_LEVEL} would be finalised" in planned.err
+    assert f"would finalize level {FEATURE_LEVEL}" in planned.err
 
     done = kdir(new, "features finalize -o json")
     assert (done.code, done.objects[0]["finalised_level"]) == (0, FEATURE_LEVEL)
@@ -104,7 +106,7 @@ def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(
         str(FEATURE_LEVEL),
         str(FEATURE_LEVEL),
     ]
-    assert "is finalised already" in kdir(new, "features finalize").err
+    assert "is already finalized" in kdir(new, "features finalize").err
 
     # The old one cannot come back.
     with pytest.raises(StartFailed, match=f"level {FEATURE_LEVEL} is finalised in this cluster"):
@@ -196,7 +198,7 @@ def test_a_server_that_is_held_back_to_no_level_says_so(tmp_path: Path) -> None:
         timeout=60,
     )
     assert held.returncode == 2
-    assert "KDIR_FEATURE_LEVEL: found '4'; 1 to 3 would be right" in held.stderr
+    assert "KDIR_FEATURE_LEVEL: found '4'; expected 1 to 3" in held.stderr
     assert not (tmp_path / "s").exists()
 
 

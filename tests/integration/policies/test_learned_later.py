@@ -137,9 +137,11 @@ def check_waits(server: Server, data: Data, *names: str) -> None:
     assert {data.retention(name) for name in names} == {MONTH}
     doctor = run(["doctor", "--at", server.address])
     plural = "1 topic" if len(names) == 1 else f"{len(names)} topics"
-    assert f"{plural} with changes that may delete data wait" in " ".join(doctor.err.split())
+    assert f"{plural} with changes that may delete data need approval" in " ".join(
+        doctor.err.split()
+    )
     for name in names:
-        assert "waiting\tretention.ms" in kdir(server, "stat", f"/la/{name}").out
+        assert "needs-approval\tretention.ms" in kdir(server, "stat", f"/la/{name}").out
     # What is set meanwhile waits with it, and what deletes nothing does not.
     kdir(server, "set", "/la", "retention.ms=12h", "segment.ms=1d")
     eventually(lambda: data.config(names[0], "segment.ms") == DAY)

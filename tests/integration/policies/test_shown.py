@@ -76,8 +76,8 @@ def test_quotas_and_what_is_to_be_known_of_kafka_are_shown_from_any_server(
         unarmed = kdir(root, "effective", "--diff", "/t/d")
         assert unarmed.code == 5
         assert {line.split("\t")[1] for line in unarmed.lines} == {"retention.ms", "partitions"}
-        assert all(line.endswith("not armed") for line in unarmed.lines)
-        assert kdir(here, "effective", "--diff", "/t/d/a").out.count("not armed") == 2
+        assert all(line.endswith("not-armed") for line in unarmed.lines)
+        assert kdir(here, "effective", "--diff", "/t/d/a").out.count("not-armed") == 2
         what_if = done(here, "effective", "/t/d/a", "--if", "flush.ms=9", "--if", "retention.ms=1d")
         shown = {line.split("\t")[0]: line.split("\t")[-1] for line in what_if.lines}
         assert {shown["flush.ms"], shown["retention.ms"]} == {"default  not armed"}
@@ -87,10 +87,10 @@ def test_quotas_and_what_is_to_be_known_of_kafka_are_shown_from_any_server(
         done(here, "arm", "/t/d", "--aspect", "configs", "--plan", plan)
         rows = eventually(lambda: _rows(kdir(here, "effective", "--diff", "/t/d"), 2))
         assert {(path, field, why) for path, field, _, why in rows} == {
-            ("/t/d/b", "partitions", "1  no room"),
-            ("/t/d/c", "partitions", "1  no room"),
+            ("/t/d/b", "partitions", "1  quota-exceeded"),
+            ("/t/d/c", "partitions", "1  quota-exceeded"),
         }
-        assert facts(done(root, "stat", "/t/d/b"), "no room") == ["partitions"]
+        assert facts(done(root, "stat", "/t/d/b"), "quota-exceeded") == ["partitions"]
 
         # What is only asked about is no drift.
         what_if = done(here, "effective", "/t/d/a", "--if", "flush.ms=9")

@@ -207,4 +207,4 @@ def test_a_form_that_there_is_not_is_refused(tmp_path: Path) -> None:
         env={"KDIR_LOG_FORMAT": "yaml", "HOME": str(tmp_path)},
     )
     assert ended.returncode == 2
-    assert "KDIR_LOG_FORMAT: found 'yaml'; text or json is right" in ended.stderr
+    assert "KDIR_LOG_FORMAT: found 'yaml'; expected text or json" in ended.stderr

@@ -179,14 +179,14 @@ def test_parent_and_child_with_a_kafka_tell_every_metric_there_is(tmp_path: Path
         next(stream)
         stream.cancel()
         for server in (root, child):
-            eventually(lambda server=server: Scrape(server).sum("kdir_servers") == 1)  # type: ignore[misc]
+            eventually(lambda server=server: Scrape(server).sum("kdir_live_servers") == 1)  # type: ignore[misc]
         eventually(lambda: Scrape(child).one("kdir_leader", role="reconciler") == 1)
         ended = {"method": "WatchService/Watch"}
         eventually(lambda: Scrape(child).sum("kdir_rpc_streams_total", **ended) == 1)
         above, below = Scrape(root), Scrape(child)
-        assert (above.one("kdir_mounts"), above.one("kdir_children_linked")) == (1, 1)
+        assert (above.one("kdir_child_mounts"), above.one("kdir_children_linked")) == (1, 1)
         assert below.one("kdir_parent_link_up") == 1
-        assert below.one("kdir_parent_heard_seconds") < 60
+        assert below.one("kdir_parent_last_contact_age_seconds") < 60
         assert below.one("kdir_leader", role="parent-link") == 1
         assert below.one("kdir_kafka_reachable") == 0
         assert not above.all("kdir_parent_link_up")  # it has none
@@ -197,7 +197,7 @@ def test_parent_and_child_with_a_kafka_tell_every_metric_there_is(tmp_path: Path
 
         root.kill()
         eventually(lambda: Scrape(child).one("kdir_parent_link_up") == 0)
-        eventually(lambda: Scrape(child).one("kdir_parent_heard_seconds") > 0.5)
+        eventually(lambda: Scrape(child).one("kdir_parent_last_contact_age_seconds") > 0.5)
         assert ready(child) == (200, "la: serving\n")  # its own paths go on
 
 
@@ -370,11 +370,11 @@ def test_a_leader_that_dies_is_followed_by_another(start: Start) -> None:
     assert [bool(Scrape(one).all("kdir_kafka_reachable")) for one in servers] == [
         bool(one) for one in leading()
     ]
-    eventually(lambda: [Scrape(one).one("kdir_servers") for one in servers] == [2, 2])
+    eventually(lambda: [Scrape(one).one("kdir_live_servers") for one in servers] == [2, 2])
     leader, other = servers if leading()[0] else reversed(servers)
     leader.kill()
     eventually(lambda: Scrape(other).one("kdir_leader", role="reconciler") == 1)
-    eventually(lambda: Scrape(other).one("kdir_servers") == 1)
+    eventually(lambda: Scrape(other).one("kdir_live_servers") == 1)
 
 
 def test_each_of_several_processes_has_an_address_and_counts_of_its_own(start: Start) -> None:

@@ -46,7 +46,7 @@ def test_A11_the_rule_is_the_default_where_no_grant_decided() -> None:
     question = Question.of(Operation.READ, ResourceKind.GROUP, "pay")
     decision = access({}).decide(ALICE, question)
     line = audit_line(ALICE, question, Path.parse("/la"), decision, request="CheckAccess")
-    assert line.fields["rule"] == "no grant says anything"
+    assert line.fields["rule"] == "no matching grant"
     assert line.fields["resource"] == "GROUP:/la:pay"
     closed = access({"a/t": ["allow User:alice read"]}, closed=("a/",))
     line = audit_line(ALICE, READ, WHERE, closed.decide(ALICE, READ, at("a/t")), request="Resolve")

@@ -24,7 +24,7 @@ CREATE = Question.of(Operation.CREATE)
 def test_without_a_grant_nothing_is_allowed() -> None:
     decision = access({}).decide(ALICE, READ, at("a/t"))
     assert (decision.allowed, decision.reason) == (False, Reason.NO_GRANT)
-    assert str(decision) == "denied: no grant says anything"
+    assert str(decision) == "denied: no matching grant"
 
 
 def test_an_allow_covers_its_entry_and_all_below_and_nothing_else() -> None:

@@ -47,7 +47,7 @@ def test_an_operation_is_read(text: str, operation: Operation) -> None:
     ("text", "said"),
     [
         ("reed", "operation: found 'reed'; did you mean READ?"),
-        ("", "operation: found ''; there are ALL, READ"),
+        ("", "operation: found ''; expected one of ALL, READ"),
         ("any", "operation: found 'any'"),
         ("unknown", "operation: found 'unknown'"),
     ],

@@ -211,7 +211,7 @@ def test_grants_that_a_cluster_below_would_not_enforce_name_only_mounts_that_are
 def test_drift_of_what_is_hidden_is_not_listed(la: House, monkeypatch: pytest.MonkeyPatch) -> None:
     def row(path: str, kind: Kind = Kind.TOPIC) -> Drift:
         at = EntryPath.parse(path)
-        return Drift(at, "n", "partitions", "1", "2", Provision.ACTIVE, "waiting", kind)
+        return Drift(at, "n", "partitions", "1", "2", Provision.ACTIVE, "needs-approval", kind)
 
     rows = [
         row("/la/p/a"),

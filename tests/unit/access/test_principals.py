@@ -33,16 +33,16 @@ def test_a_principal_has_a_type_and_a_name(text: str, parts: tuple[str, str]) ->
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("bob", "found 'bob'; Type:name would be right, such as User:bob"),
-        ("", "found ''; Type:name would be right"),
-        (":alice", "found ':alice'; Type:name would be right"),
-        ("User:", "found 'User:'; Type:name would be right"),
-        (" User:bob", "found ' User:bob'; Type:name would be right"),
-        ("Us er:bob", "Type:name would be right"),
+        ("bob", "found 'bob'; expected Type:name, such as User:bob"),
+        ("", "found ''; expected Type:name"),
+        (":alice", "found ':alice'; expected Type:name"),
+        ("User:", "found 'User:'; expected Type:name"),
+        (" User:bob", "found ' User:bob'; expected Type:name"),
+        ("Us er:bob", "expected Type:name"),
         ("User: bob", "blanks around the name"),
         ("User:bob\n", "characters that do not print"),
         ("User:bo\u202eb", "characters that do not print"),
-        ("User:" + "x" * 2000, "2005 characters; at most 1024"),
+        ("User:" + "x" * 2000, "2005 characters; expected at most 1024"),
         ("Group:*", "everybody, of whatever type, is User:*"),
     ],
 )

@@ -266,7 +266,7 @@ def test_a_context_says_which_other_servers_may_be_asked(config: Path, start: st
         ('"10.0.0.0/8"', "allow: a list of networks and domains was expected"),
         ("[1]", "allow: a list of networks and domains was expected"),
         ('["10.0.0.1/8"]', "allow: found '10.0.0.1/8', since host bits are set"),
-        ('["*.x"]', "such as 10.0.0.0/8 or a domain such as example.com would be right"),
+        ('["*.x"]', "expected a network such as 10.0.0.0/8 or a domain such as example.com"),
     ],
 )
 def test_an_allow_list_that_is_none_is_refused(config: Path, value: str, complaint: str) -> None:

@@ -35,21 +35,21 @@ def doctor(**kafka: Any) -> Ran:
 
 def test_what_is_well_is_said_to_be() -> None:
     ran = doctor(acl_count=4)
-    assert (ran.code, "all is well" in ran.err) == (0, True)
+    assert (ran.code, "all servers healthy" in ran.err) == (0, True)
 
 
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        ("acl_waiting_count", "ACLs of 1 topic, group or id waiting for an operator or for room"),
-        ("acl_refused_count", "ACLs of 1 topic, group or id refused by Kafka"),
-        ("acl_lost_count", "1 ACL of kdir's removed by somebody else"),
+        ("acl_waiting_count", "ACLs of 1 topic, group or id needing approval or quota"),
+        ("acl_refused_count", "ACLs of 1 topic, group or id rejected by Kafka"),
+        ("acl_lost_count", "1 ACL of kdir's removed externally"),
     ],
 )
 def test_acls_that_are_not_as_wished_are_named(count: str, said: str) -> None:
     ran = doctor(**{count: 1})
     assert ran.code == 3
-    assert "all is well" not in ran.err
+    assert "all servers healthy" not in ran.err
     assert f"/la at {AT}: {said}: kdir effective --diff /la; kdir arm /la --aspect acls" in ran.err
 
 
@@ -57,5 +57,5 @@ def test_acls_that_are_not_as_wished_are_named(count: str, said: str) -> None:
 def test_what_is_under_way_or_differs_is_not_said_to_be_well(count: str) -> None:
     ran = doctor(**{count: 1})
     assert ran.code == 0
-    assert "all is well" not in ran.err
-    assert "Kafka is not yet as it is wished, or was changed: kdir effective --diff /la" in ran.err
+    assert "all servers healthy\n" not in ran.err
+    assert "changes pending or drift in Kafka: kdir effective --diff /la" in ran.err

@@ -86,7 +86,7 @@ def test_servers_are_shown_with_levels_and_roles(kdir: Kdir) -> None:
         ["la-1", "2", "1", "0.2.0", "a", "11", "10.0.0.1:7420", "reconciler,parent-link"],
         ["la-2", "1", "1", "", "-", "-", "-", "-"],
     ]
-    assert "la: level 1 is finalised; before 2 can be: la-2" in ran.err
+    assert "la: level 1 is finalized; level 2 needs an upgrade of la-2" in ran.err
     shown = kdir("show -o json").objects
     assert [one["server"] for one in shown[0]["members"]] == ["la-1", "la-2"]
     assert (shown[0]["finalised_level"], shown[0]["supported_level"]) == (1, 1)
@@ -94,7 +94,7 @@ def test_servers_are_shown_with_levels_and_roles(kdir: Kdir) -> None:
 
 @pytest.mark.parametrize(
     ("finalised", "said"),
-    [(1, "every server supports 2: kdir features finalize"), (2, "la: level 2 is finalised\n")],
+    [(1, "every server supports 2: kdir features finalize"), (2, "la: level 2 is finalized\n")],
 )
 def test_what_is_to_be_done_is_said(kdir: Kdir, finalised: int, said: str) -> None:
     kdir.shows(finalised, MEMBERS[0])
@@ -105,15 +105,15 @@ def test_a_plan_changes_nothing(kdir: Kdir) -> None:
     kdir.finalises(1, 2)
     ran = kdir("finalize --plan")
     assert ran.code == 0
-    assert "level 2 would be finalised, 1 is now" in ran.err
+    assert "would finalize level 2 (current level: 1)" in ran.err
     assert kdir.changes == []
 
 
 def test_a_script_is_not_asked_and_a_person_is(kdir: Kdir) -> None:
     kdir.finalises(1, 2)
-    assert "level 2 is finalised; older" in kdir("finalize").err
+    assert "level 2 is finalized; older" in kdir("finalize").err
     assert kdir.changes == [0]
-    assert "nothing was changed" in kdir("finalize", terminal=True, stdin="n\n").err
+    assert "unchanged" in kdir("finalize", terminal=True, stdin="n\n").err
     assert kdir.changes == [0]
     kdir("finalize --level 2", terminal=True, stdin="y\n")
     kdir("finalize --level 2 --yes", terminal=True)
@@ -123,7 +123,7 @@ def test_a_script_is_not_asked_and_a_person_is(kdir: Kdir) -> None:
 def test_what_is_finalised_already_is_not_asked_for(kdir: Kdir) -> None:
     kdir.finalises(2, 2)
     ran = kdir("finalize -o json")
-    assert "level 2 is finalised already" in ran.err
+    assert "level 2 is already finalized" in ran.err
     assert ran.objects[0]["finalised_level"] == 2
     assert kdir.changes == []
 

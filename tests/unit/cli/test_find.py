@@ -52,7 +52,7 @@ def test_find_prints_where_whose_and_how(table: str) -> None:
 
 def test_find_says_on_stderr_what_may_be_old(table: str) -> None:
     assert run(["find", "clicks"]).err == (
-        "/ny (ny): its rows are of 2026-11-01 12:00:00 UTC, marked stale: connection refused\n"
+        "/ny (ny): stale since 2026-11-01 12:00:00 UTC: connection refused\n"
     )
     assert run(["find", "clicks", "--cluster", "la"]).err == ""
 

@@ -86,12 +86,12 @@ def test_an_option_takes_the_next_word_whatever_it_is() -> None:
         (["/a", "--lnog"], "unknown option --lnog; did you mean --long?"),
         (["/a", "-x"], "unknown option -x"),
         (["/a", "-lx"], "unknown option -x"),
-        (["/a", "--level"], "--level wants a value: --level N"),
+        (["/a", "--level"], "--level needs a value: --level N"),
         (["/a", "-L", "1", "-L", "2"], "--level was given twice"),
         (["/a", "--long=yes"], "--long takes no value"),
         (["/a", "-o", "xml"], "--output 'xml': one of table, json was expected"),
-        (["/a", "/b"], "'/b' is one argument too many"),
-        ([], "PATH is missing: a path"),
+        (["/a", "/b"], "'/b' is an unexpected argument"),
+        ([], "PATH is required: a path"),
     ],
 )
 def test_what_does_not_fit_is_named(words: list[str], complaint: str) -> None:
@@ -142,7 +142,7 @@ def test_arguments_are_dealt_out(
 
 
 def test_a_missing_second_argument_is_named() -> None:
-    with pytest.raises(UsageError, match="TARGET is missing: to"):
+    with pytest.raises(UsageError, match="TARGET is required: to"):
         _parse("/a", arguments=MANY_THEN_ONE)
 
 

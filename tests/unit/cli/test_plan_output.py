@@ -69,30 +69,30 @@ def shown(form: str = "", *, terminal: bool = False) -> tuple[str, str]:
 def test_people_get_a_table_of_each_sort() -> None:
     out, err = shown(terminal=True)
     assert out.splitlines() == [
-        "PRINCIPAL       HOST      GAINS          LOSES  ABOUT      AT AND BELOW",
-        "everybody else  *         -              ALL    TOPIC      /a/",
-        "User:bob        10.0.0.1  READ,DESCRIBE  -      TOPIC      /a/",
-        "User:bob        *         no change      -      TOPIC      /a/t",
-        "User:bob        *         READ           -      GROUP g-*  /a/",
-        "POLICY        FROM  TO  TOPICS  CLUSTERS  DATA",
-        "retention.ms  7d    1d   1,204         1  Kafka may delete some",
-        'owner         -     ""       3         0  -',
-        "KAFKA      SETTING                     FROM       TO        CALL",
+        "PRINCIPAL             HOST      GAINS          LOSES  RESOURCE TYPE  PATH (RECURSIVE)",
+        "all other principals  *         -              ALL    TOPIC          /a/",
+        "User:bob              10.0.0.1  READ,DESCRIBE  -      TOPIC          /a/",
+        "User:bob              *         no change      -      TOPIC          /a/t",
+        "User:bob              *         READ           -      GROUP g-*      /a/",
+        "POLICY        BEFORE  AFTER  TOPICS  CLUSTERS  DATA LOSS",
+        "retention.ms  7d      1d      1,204         1  possible",
+        'owner         -       ""          3         0  -',
+        "RESOURCE   SETTING                     BEFORE     AFTER     OPERATION",
         "a.t        retention.ms                (default)  86400000  IncrementalAlterConfigs",
         "topic a.t  ALLOW User:bob READ from *  -          -         CreateAcls",
-        "QUOTA AT  FIELD       ALLOWS  WOULD HAVE",
-        "/a        max_topics    1000        1204",
-        "NAME RETIRED FOR A DAY",
+        "QUOTA PATH  FIELD       LIMIT  USED AFTER",
+        "/a          max_topics   1000        1204",
+        "RETIRED NAME (24 h)",
         "a.t",
     ]
     assert err.splitlines() == [
-        "… and at least 3 more rows about access",
+        "… and at least 3 more access rows",
         "… and at least 1,203 more retired names",
         (
-            "nothing was changed; it would be about at least 2 directories, 1,204 topics, 1 link, "
+            "dry run: affects at least 2 directories, 1,204 topics, 1 link, "
             "1 entry with grants of their own, 1,203 topics deleted in Kafka with data"
         ),
-        "the time was over before all was looked at: there is more of it",
+        "incomplete: the time limit was reached; counts are lower bounds",
     ]
 
 
@@ -118,7 +118,7 @@ def test_json_is_one_object_in_the_words_of_the_contract() -> None:
 def test_a_server_that_says_no_more_changed_nothing_either() -> None:
     out, err = io.StringIO(), io.StringIO()
     show_change(Output(stdout=out, stderr=err), access_pb2.ChangePlan())
-    assert (out.getvalue(), err.getvalue()) == ("", "nothing was changed\n")
+    assert (out.getvalue(), err.getvalue()) == ("", "dry run\n")
 
 
 def test_who_would_be_locked_out_is_told() -> None:
@@ -126,5 +126,5 @@ def test_who_would_be_locked_out_is_told() -> None:
     plan.entries.directories = 1
     out, err = io.StringIO(), io.StringIO()
     show_change(Output("", stdout=out, stderr=err, environ={}), plan)
-    assert "you could not open it again yourself" in err.getvalue()
+    assert "you would lose the right to reopen it" in err.getvalue()
     assert "--yes" in err.getvalue()

@@ -34,7 +34,7 @@ def delete(**fields: object) -> admin_pb2.Progress:
         (
             delete(kind="adopt", done=0, left=2, principal="User:ana", message="Kafka is away"),
             1,
-            "adopt /la/x: 0 of 2 done, asked for by User:ana; held up: Kafka is away",
+            "adopt /la/x: 0 of 2 done, requested by User:ana; blocked: Kafka is away",
         ),
     ],
 )

@@ -71,10 +71,10 @@ def test_ls_of_a_topic_shows_the_topic(kdir: Kdir) -> None:
 
 def test_ls_long_on_a_terminal_is_a_table(kdir: Kdir) -> None:
     assert kdir("ls -l /la/tracking", terminal=True).lines == [
-        "KIND   NAME     PARTS  RF  RETENTION  OWNER  STATE   LOCATION",
-        "topic  orders       1   1  -          -      active  la-tracking:orders",
-        "dir    orders/      -   -  -          -      0       la-tracking",
-        "dir    search/      -   -  -          -      0       la-tracking",
+        "KIND   NAME     PARTITIONS  RF  RETENTION  OWNER  STATE   LOCATION",
+        "topic  orders            1   1  -          -      active  la-tracking:orders",
+        "dir    orders/           -   -  -          -      0       la-tracking",
+        "dir    search/           -   -  -          -      0       la-tracking",
     ]
 
 
@@ -189,7 +189,7 @@ def test_absent_is_1_and_says_what_is_near(kdir: Kdir) -> None:
     assert ran.err == (
         "error: /la/tracking/search/klicks does not exist; "
         "the nearest directory is /la/tracking/search (ABSENT)\n"
-        "  what is there: kdir ls /la/tracking/search\n"
+        "  its content: kdir ls /la/tracking/search\n"
     )
 
 
@@ -198,7 +198,7 @@ def test_unreachable_is_3_and_names_who_was_asked(kdir: Kdir) -> None:
     ran = kdir("resolve /ny/bids")
     assert ran.code == 3
     assert "(UNREACHABLE)" in ran.err
-    assert "asked: root-1 at 127.0.0.1:20000" in ran.err
+    assert "queried: root-1 at 127.0.0.1:20000" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_resolve_kcat_and_properties(kdir: Kdir) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("resolve -o kcat /la/tracking/search", "is a directory: only topics"),
+        ("resolve -o kcat /la/tracking/search", "is a directory; only topics"),
         ("resolve -o kcat --listener edge /ny/bids", "no listener 'edge'; it has memory"),
     ],
 )
@@ -364,13 +364,14 @@ def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
     kdir.tree.transport.serve("127.0.0.1:20000", handler)
     ran = kdir("mounts -o table")
     assert ran.lines == [
-        "MOUNT  CLUSTER  ID     STATE    TOPICS  WORD  SERVERS",
-        "/la    la       kc-la  linked    1,204  0.0s  la-1:7420",
-        "/ny    -        kc-ny  away          0    6m  -",
-        "/eu    eu       kc-eu  waiting       -  1.0s  -",
+        "MOUNT  CLUSTER  CLUSTER ID  STATE         TOPICS   AGE  SERVERS",
+        "/la    la       kc-la       linked         1,204  0.0s  la-1:7420",
+        "/ny    -        kc-ny       disconnected       0    6m  -",
+        "/eu    eu       kc-eu       pending            -  1.0s  -",
     ]
-    assert ran.err == "eu waits: no mount\n"
-    assert [one["state"] for one in kdir("mounts -o json").objects] == ["linked", "away", "waiting"]
+    assert ran.err == "pending child eu: no mount\n"
+    states = [one["state"] for one in kdir("mounts -o json").objects]
+    assert states == ["linked", "disconnected", "pending"]
     assert kdir("mounts -o name").lines == ["/la", "/ny"]
 
 

@@ -115,7 +115,7 @@ def test_mkdir_of_what_exists_is_a_conflict(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.CreateEntry"] = errors.AlreadyExists("/a exists", path="/a")
     ran = kdir("mkdir", "/a")
     assert ran.code == 5
-    assert ran.err == ("error: /a exists (ALREADY_EXISTS)\n  what stands there: kdir stat /a\n")
+    assert ran.err == ("error: /a exists (ALREADY_EXISTS)\n  existing entry: kdir stat /a\n")
 
 
 def test_mkdir_with_policies(kdir: Kdir) -> None:
@@ -157,7 +157,7 @@ def test_create_that_is_still_pending_is_3(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.CreateEntry"] = pending
     ran = kdir("create", "/search/x")
     assert ran.code == 3
-    assert "still pending: Kafka has not made search.x yet" in ran.err
+    assert "pending: Kafka has not created search.x yet" in ran.err
     assert kdir("create", "--no-wait", "/search/x").code == 0
 
 
@@ -173,7 +173,7 @@ def test_create_in_no_directory_says_how_to_make_it(kdir: Kdir) -> None:
     assert ran.err.splitlines() == [
         "error: /la/trakcing does not exist (INVALID_NAMESPACE)",
         "  nearest directory: /la/tracking",
-        "  to make it: kdir mkdir /la/trakcing",
+        "  to create it: kdir mkdir /la/trakcing",
     ]
 
 
@@ -270,7 +270,7 @@ def test_rm_of_a_directory_wants_r(kdir: Kdir) -> None:
     ran = kdir("rm", "-r", "/search")
     assert ran.err == (
         "removed directory /search, with 3 topics and 1 directory below it, "
-        "while Kafka keeps its topics and their data\n"
+        "topics and data stay in Kafka\n"
     )
     assert kdir.asked.recursive
 
@@ -279,7 +279,7 @@ def test_rm_asks_a_person_and_takes_no_for_no(kdir: Kdir) -> None:
     ran = kdir("rm", "-r", "/search", terminal=True, stdin="n\n")
     assert ran.code == 0
     assert "remove directory /search, with 3 topics" in ran.err
-    assert "kept /search" in ran.err
+    assert "unchanged: /search" in ran.err
     assert [one.validate_only for one in kdir.calls] == [True]
 
 
@@ -324,7 +324,7 @@ def test_mv_into_a_directory_keeps_the_name(kdir: Kdir) -> None:
 
     kdir.answers["DirectoryService.MoveEntry"] = moved
     ran = kdir("mv", "/orders", "/search/")
-    assert ran.err == "moved /orders to /search/orders; in Kafka it stays orders\n"
+    assert ran.err == "moved /orders to /search/orders; physical name unchanged (orders)\n"
     assert kdir("mv", "/orders", "/search/o").err.startswith("moved /orders to /search/o;")
 
 
@@ -361,7 +361,7 @@ def test_set_names_each_field_in_the_mask(kdir: Kdir) -> None:
         "retention.ms=1d", "segment.bytes=1GiB", "config.preallocate=true", "producer.acks=1",
     )  # fmt: skip
     assert ran.code == 0
-    assert "reaches Kafka where kdir arm let it" in ran.err
+    assert "applied to Kafka only below armed paths" in ran.err
     assert "tags.tier, retention.ms, segment.bytes, config.preallocate, producer.acks" in ran.err
     assert list(kdir.asked.update_mask.paths) == [
         "policies.owner",
@@ -424,9 +424,9 @@ def test_an_adoption_that_goes_on_says_how_far_it_is(kdir: Kdir, tmp_path: Path)
     ran = kdir("adopt", "/", "--map", str(rules), "-o", "name")
     assert ran.lines == ["/a"]
     assert ran.err == (
-        "99,999 more topics are not listed\n"
-        "it goes on: move 1\n"
-        "adopt /la: 100,000 left; kdir stat /la says more\n"
+        "99,999 more topics not listed\n"
+        "continues in the background: move 1\n"
+        "adopt /la: 100,000 left; follow it with kdir stat /la\n"
     )
 
 
@@ -443,11 +443,11 @@ def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) ->
     )
     ran = kdir("adopt", "/", "--map", str(rules), "--plan", "-o", "table")
     assert ran.lines == [
-        "ACTION  TOPIC  PATH  RULE  WHY",
+        "ACTION  TOPIC  PATH  RULE  REASON",
         "adopt   a.b    /a/b     1",
         "ignore  c      -        2",
     ]
-    assert ran.err == "nothing was changed; it would: adopt 1, ignore 1\n"
+    assert ran.err == "dry run: would adopt 1, ignore 1\n"
     assert kdir.asked.plan_only
     assert [(one.match, one.split_on, one.ignore) for one in kdir.asked.rules] == [
         ("a.*", ".", False),
@@ -490,7 +490,7 @@ def test_ack_wants_the_reason_word_for_word_or_a_person(kdir: Kdir) -> None:
     ran = kdir("ack", "/")
     assert ran.code == 2
     assert "la has stopped: 7 topics vanished" in ran.err
-    assert kdir("ack", "/", terminal=True, stdin="n\n").err.endswith("la stays stopped\n")
+    assert kdir("ack", "/", terminal=True, stdin="n\n").err.endswith("la is still stopped\n")
     assert not [one for one in kdir.calls if isinstance(one, admin_pb2.AcknowledgeRequest)]
     kdir("ack", "/", terminal=True, stdin="y\n")
     assert kdir.asked.stopped == "7 topics vanished"

@@ -84,7 +84,7 @@ def test_S21_a_mount_below_a_child_that_is_no_path_is_left_out() -> None:
 def test_S21_inherited_words_that_cannot_be_read_are_not_nothing() -> None:
     snapshot = holding({keys.INHERITED: NONSENSE[-1], keys.PARENT: said(welcome())})
     for read in (facts.inherited_levels, facts.inherited_policies, facts.inherited_origins):
-        with pytest.raises(NotReady, match="hand down cannot be read"):
+        with pytest.raises(NotReady, match="inherited policies are unreadable"):
             read(snapshot)
     assert facts.ancestors(snapshot, 0) == []
     kept, marked = facts.inherited_writes(snapshot, federation_pb2.Inherited(incarnation="i"), 1)

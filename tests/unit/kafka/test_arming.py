@@ -299,7 +299,7 @@ def test_records_come_back_as_they_were() -> None:
     assert pushed_of(snapshot, 77) == known
     assert pushed_of(snapshot, 78) == NOTHING_PUSHED
     assert topics_attended(snapshot) == (1, 1)
-    assert attention(snapshot, 77) == {"retention.ms": "refused", "flush.ms": "waiting"}
+    assert attention(snapshot, 77) == {"retention.ms": "rejected", "flush.ms": "needs-approval"}
     mark = Mark(aspect="configs", entry_id=9, plan="p", place=(3, "t"), basis="b")
     snapshot = with_facts(Cluster(), mark.to_put())
     assert (mark_of(snapshot, "configs", 9), marks(snapshot, "configs")) == (mark, [mark])

@@ -80,7 +80,7 @@ def value(kafka: SlowKafka, name: str) -> str | None:
 
 def waits(here: World, path: str) -> bool:
     entry_id = here.topics()[path].entry_id
-    return attention(here.replica.snapshot, entry_id) == {"retention.ms": "waiting"}
+    return attention(here.replica.snapshot, entry_id) == {"retention.ms": "needs-approval"}
 
 
 # -- what comes later ------------------------------------------------------------------------------
@@ -362,4 +362,4 @@ def test_growth_waits_with_it(here: World, kafka: SlowKafka) -> None:
     )
     here.settle(1_000)
     entry_id = here.topics()["d/late"].entry_id
-    assert attention(here.replica.snapshot, entry_id) == {"partitions": "waiting"}
+    assert attention(here.replica.snapshot, entry_id) == {"partitions": "needs-approval"}

@@ -28,7 +28,9 @@ def test_a_quota_binds_this_cluster_by_itself() -> None:
     cluster = cluster_below(Policies(max_topics=2), Policies(max_topics=5))
     cluster.do(CreateDirectory(path=path("/la/t/d")), CreateTopic(path=path("/la/t/a")))
     cluster.do(CreateTopic(path=path("/la/t/d/a")))
-    with pytest.raises(QuotaExceeded, match=r"^/ \(of each cluster below it, so of /la/t too\)"):
+    with pytest.raises(
+        QuotaExceeded, match=r"^quota exceeded: / \(of each cluster below it, so of /la/t too\)"
+    ):
         cluster.do(CreateTopic(path=path("/la/t/d/b")))
     # What only moves is counted already.
     cluster.do(MoveEntry(path=path("/la/t/a"), new_path=path("/la/t/d/c")))

@@ -69,7 +69,11 @@ def test_partitions_are_counted_over_all_topics_below() -> None:
         topic("/la/a/x", 4),
         topic("/la/a/b/y", 4),
     )
-    wrong = refused(cluster, topic("/la/a/b/z", 3), "^/la/a allows 10 partitions .*has 8.* 3 more")
+    wrong = refused(
+        cluster,
+        topic("/la/a/b/z", 3),
+        "^quota exceeded: /la/a allows 10 partitions .*8 used, 3 requested",
+    )
     assert dict(wrong.metadata) == {
         "path": "/la/a", "field": "max_partitions", "limit": "10", "used": "8",
     }  # fmt: skip
@@ -80,12 +84,12 @@ def test_defaults_count_and_those_of_the_broker_are_to_be_said() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/a", max_partitions=5), mkdir("/la/a/three", partitions=3))
     cluster.do(topic("/la/a/three/x", 0))
-    refused(cluster, topic("/la/a/three/y", 0), "has 3, and has no room for 3 more")
+    refused(cluster, topic("/la/a/three/y", 0), "3 used, 3 requested")
     with pytest.raises(InvalidArgument, match=r"topic.partitions: not given, and /la/a allows 5"):
         cluster.plan(topic("/la/a/y", 0))
     # One partition there would be at least.
     cluster.do(topic("/la/a/y", 2))
-    refused(cluster, topic("/la/a/z", 0), "no room for 1 more")
+    refused(cluster, topic("/la/a/z", 0), "1 requested")
     # Where only topics are counted, nobody asks how many partitions.
     cluster.do(mkdir("/la/t", max_topics=1), topic("/la/t/x", 0))
 
@@ -93,11 +97,11 @@ def test_defaults_count_and_those_of_the_broker_are_to_be_said() -> None:
 def test_more_partitions_need_room_too() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/a", max_partitions=5), topic("/la/a/x", 3), topic("/la/a/y", 1))
-    refused(cluster, grow("/la/a/x", 5), "has 4, and has no room for 2 more")
+    refused(cluster, grow("/la/a/x", 5), "4 used, 2 requested")
     wish = UpdateEntry(path=path("/la/a/y"), changes={"policies.partitions": 3})
-    refused(cluster, wish, "no room for 2 more")
+    refused(cluster, wish, "2 requested")
     cluster.do(grow("/la/a/x", 4))
-    refused(cluster, grow("/la/a/y", 2), "has 5, and has no room for 1 more")
+    refused(cluster, grow("/la/a/y", 2), "5 used, 1 requested")
     # What has nothing to do with it goes on.
     cluster.do(UpdateEntry(path=path("/la/a/y"), changes={"policies.owner": "x"}))
 
@@ -125,9 +129,9 @@ def test_what_moves_in_needs_room_and_what_moves_within_does_not() -> None:
     def mv(old: str, new: str) -> MoveEntry:
         return MoveEntry(path=path(old), new_path=path(new))
 
-    refused(cluster, mv("/la/b", "/la/a/b"), "/la/a allows 5 .*has 3.* 3 more")
+    refused(cluster, mv("/la/b", "/la/a/b"), "/la/a allows 5 .*3 used, 3 requested")
     cluster.do(mv("/la/b/y", "/la/a/y"))
-    refused(cluster, mv("/la/b/z", "/la/a/z"), "/la/a allows 5 .*has 5")
+    refused(cluster, mv("/la/b/z", "/la/a/z"), "/la/a allows 5 .*5 used")
     # /la/a counts them already, /la/a/in does not.
     cluster.do(mv("/la/a/x", "/la/a/in/x"))
     refused(cluster, mv("/la/a/y", "/la/a/in/y"), "/la/a/in allows 3")
@@ -141,10 +145,10 @@ def test_adoption_drops_nothing_and_tells() -> None:
     made = cluster.do(adopt("two", 3, "a"))
     assert made.topic_count == 1
     assert list(made.notes) == [
-        "/la/a allows 1 topic below it, and has 2 with what is taken in: Kafka has them",
-        "/la/a allows 4 partitions below it, and has 6 with what is taken in: Kafka has them",
+        "/la/a allows 1 topic below it, 2 used with the adopted topics, which exist in Kafka",
+        "/la/a allows 4 partitions below it, 6 used with the adopted topics, which exist in Kafka",
     ]
-    refused(cluster, topic("/la/a/three"), "has 2")
+    refused(cluster, topic("/la/a/three"), "2 used")
 
 
 def test_news_of_kafka_are_never_refused() -> None:
@@ -156,7 +160,7 @@ def test_news_of_kafka_are_never_refused() -> None:
     late = cluster.plan(DeleteEntry(path=path("/la/a/x")))
     assert late.writes
     cluster.do(RecordTopics(news=(grown,)))
-    refused(cluster, topic("/la/a/y"), "allows 2 .*has 6")
+    refused(cluster, topic("/la/a/y"), "allows 2 .*6 used")
 
 
 # -- levels ----------------------------------------------------------------------------------------
@@ -167,10 +171,14 @@ def test_every_level_binds_and_zero_is_a_quota() -> None:
     cluster.do(mkdir("/la/a", max_topics=3), mkdir("/la/a/b", max_topics=5), mkdir("/la/a/none"))
     for name in ("x", "y", "z"):
         cluster.do(topic(f"/la/a/b/{name}"))
-    refused(cluster, topic("/la/a/b/w"), "^/la/a allows 3")
+    refused(cluster, topic("/la/a/b/w"), "^quota exceeded: /la/a allows 3")
     cluster.do(set_quota("/la/a", max_topics=None), set_quota("/la/a/none", max_topics=0))
     cluster.do(topic("/la/a/b/w"))
-    refused(cluster, topic("/la/a/none/x"), "^/la/a/none allows 0 topics below it, has 0")
+    refused(
+        cluster,
+        topic("/la/a/none/x"),
+        "^quota exceeded: /la/a/none allows 0 topics below it, 0 used",
+    )
     cluster.do(set_quota("/la/a/none", max_topics=None), topic("/la/a/none/x"))
 
 
@@ -185,9 +193,9 @@ def test_a_quota_below_what_is_there_lets_nothing_come_and_takes_nothing() -> No
         for quota in quotas_at(cluster.snapshot, cluster.mount, (), node)
     ]
     assert shown == [("max_topics", "/la/a", 3, 1), ("max_partitions", "/la/a", 6, 1)]
-    refused(cluster, topic("/la/a/w"), "allows 1 topic .*has 3")
+    refused(cluster, topic("/la/a/w"), "allows 1 topic .*3 used")
     cluster.do(DeleteEntry(path=path("/la/a/x")), DeleteEntry(path=path("/la/a/y")))
-    refused(cluster, topic("/la/a/w"), "has 1")
+    refused(cluster, topic("/la/a/w"), "1 used")
     cluster.do(DeleteEntry(path=path("/la/a/z")), topic("/la/a/w", 1))
 
 
@@ -195,7 +203,9 @@ def test_above_a_mount_each_cluster_has_its_own_count() -> None:
     above = [Level("/", Policies(max_partitions=7)), Level("/la", Policies(max_partitions=4))]
     cluster = Cluster("/la/t", above=above)
     cluster.do(topic("/la/t/x", 3))
-    wrong = refused(cluster, topic("/la/t/y", 2), r"^/la \(of each cluster .* of /la/t too\)")
+    wrong = refused(
+        cluster, topic("/la/t/y", 2), r"^quota exceeded: /la \(of each cluster .* of /la/t too\)"
+    )
     assert wrong.metadata["path"] == "/la"
     made = cluster.do(topic("/la/t/y", 1))
     assert Put(quota_key(ROOT_ID), b"%016x" % cluster.given[-1]) in made.writes
@@ -215,7 +225,7 @@ def test_of_two_that_counted_the_same_one_counts_again() -> None:
     assert cluster.commit(one)
     assert not cluster.commit(two), "in another directory, below another quota, below this one"
     assert cluster.commit(far), "no quota there"
-    refused(cluster, topic("/la/a/c/t"), "has 2")
+    refused(cluster, topic("/la/a/c/t"), "2 used")
 
 
 def test_one_mark_however_many_levels_and_none_without_a_quota() -> None:

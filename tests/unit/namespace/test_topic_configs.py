@@ -31,7 +31,7 @@ def test_what_kafka_takes(name: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("retention.ms", "-2", "found '-2'; a whole number from -1"),
+        ("retention.ms", "-2", "found '-2'; expected a whole number from -1"),
         ("retention.ms", str(2**63), "from -1"),
         ("retention.ms", "7d", "a whole number"),
         ("retention.ms", "", "a whole number"),

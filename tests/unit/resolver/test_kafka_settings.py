@@ -118,10 +118,10 @@ def test_a_consumer_makes_no_topics() -> None:
     ("client", "name", "value", "words"),
     [
         (Client.PRODUCER, "acks", "all", ""),
-        (Client.PRODUCER, "acks", "banana", "found 'banana'; one of all, -1, 0, 1"),
+        (Client.PRODUCER, "acks", "banana", "found 'banana'; expected one of all, -1, 0, 1"),
         (Client.PRODUCER, "ackss", "1", "did you mean acks?"),
         (Client.PRODUCER, "linger.ms", "99999999999999", "a whole number from 0"),
-        (Client.PRODUCER, "message.timeout.ms", "5", "delivery.timeout.ms would be right"),
+        (Client.PRODUCER, "message.timeout.ms", "5", "expected delivery.timeout.ms"),
         (Client.PRODUCER, "bootstrap.servers", "evil:9092", "for a program to say of itself"),
         (Client.PRODUCER, "metadata.broker.list", "evil:9092", "for a program to say of itself"),
         (Client.PRODUCER, "sasl.jaas.config", "x", "for a program to say of itself"),

@@ -1,4 +1,4 @@
-"""A config's mistakes are one sentence each, naming the key, what was found and what is right."""
+"""A mistake in a config is one sentence: the key, what was found, what is expected."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_full_config_is_read() -> None:
         ('[tls]\ncert = "x"\nkey = "y"\nca = "z"\nclient = "optional"', ("tls.client", "gRPC")),
         ('[tls]\ncert = "x"\nkey = "y"\nca = "z"\nclint = "none"', ("tls.clint", "'client'")),
         ('[auth]\njwt_key = "x"\njwks = "y"', ("jwt_key or jwks, not both",)),
-        ("[auth]\nanonymous = false", ("auth.anonymous", "no other way in")),
+        ("[auth]\nanonymous = false", ("auth.anonymous", "no other way to authenticate")),
         ('[auth]\nanonymous = true\naudience = "x"', ("jwt_key or jwks is missing",)),
         ('[auth]\nanonymous = true\nsuper_users = ["al"]', ("auth.super_users", "User:al")),
         ('[auth]\njwt_key = "x"\nanonymous = "no"', ("auth.anonymous", "true or false")),

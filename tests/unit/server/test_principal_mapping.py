@@ -63,14 +63,14 @@ def test_the_first_rule_that_matches_says_who(
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ("alice", "found 'alice'; DEFAULT, or such as"),
+        ("alice", "found 'alice'; expected DEFAULT, or a rule such as"),
         ("OU:x -> User:x", "URI, DNS, EMAIL or CN"),
         ("DNS:a -> ", "principal: found ''"),
-        ("DNS:a -> alice", "Type:name would be right, such as User:alice"),
+        ("DNS:a -> alice", "expected Type:name, such as User:alice"),
         ("DNS:*a*.b -> User:$1", "one * in each part"),
         ("DNS:*.b -> User:$2", "$2 stands for no *; there are 1"),
         ("DNS:*.b -> User:$", "$ stands for no *"),
-        ("DNS: -> User:a", "DEFAULT, or such as"),
+        ("DNS: -> User:a", "DEFAULT, or a rule such as"),
     ],
 )
 def test_a_rule_that_is_none_is_refused_by_name(rule: str, words: str) -> None:

@@ -78,7 +78,7 @@ class RequestBounds:
     @staticmethod
     def _over(name: str, found: str, most: int, setting: str) -> LimitExceeded:
         return LimitExceeded(
-            f"{name}: found {found}; at most {most} would be right (limits.{setting})",
+            f"{name}: found {found}; expected at most {most} (limits.{setting})",
             field=name,
             limit=most,
         )

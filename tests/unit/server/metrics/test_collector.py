@@ -26,9 +26,9 @@ def test_a_tree_is_counted() -> None:
     told = said(cluster)
     assert told["kdir_topics"] == 1
     assert told["kdir_directories"] == 1
-    assert told["kdir_mounts"] == 1
-    assert told["kdir_quarantined"] == 0
-    assert told["kdir_large_changes"] == told["kdir_large_change_left_entries"] == 0
+    assert told["kdir_child_mounts"] == 1
+    assert told["kdir_store_unreadable_values"] == 0
+    assert told["kdir_large_changes"] == told["kdir_large_change_remaining_entries"] == 0
     assert told["kdir_replica_revision"] == cluster.snapshot.revision
 
 
@@ -40,7 +40,7 @@ def test_a_large_removal_is_told_until_nothing_is_left_of_it() -> None:
     cluster.do(DeleteEntry(path=path("/la/d"), kind=Kind.DIRECTORY, recursive=True))
     told = said(cluster)
     assert told["kdir_large_changes"] == 1
-    assert told["kdir_large_change_left_entries"] >= LARGE
+    assert told["kdir_large_change_remaining_entries"] >= LARGE
 
 
 def test_a_sheet_knows_its_metrics_and_keeps_their_kinds() -> None:

@@ -89,10 +89,10 @@ def test_a_commit_is_timed_by_what_came_of_it(
 @pytest.mark.parametrize(
     ("outcome", "error", "answered"),
     [
-        ("away", StoreAway("gone"), False),
+        ("unavailable", StoreAway("gone"), False),
         ("full", StoreFull("no room"), True),
         ("sealed", Sealed("moved to etcd://x"), True),
-        ("failed", ValueError("over the limits"), False),
+        ("error", ValueError("over the limits"), False),
     ],
 )
 def test_a_commit_that_fails_is_timed_too(
@@ -114,7 +114,7 @@ def test_reads_are_counted_by_whether_the_store_answered(
     behind.does = failing(StoreAway("gone"))
     with pytest.raises(StoreAway):
         store.read(b"p")
-    assert store.reads() == {"ok": 1, "failed": 1}
+    assert store.reads() == {"ok": 1, "error": 1}
     assert behind.asked == [("read", (b"p", 3, b"a")), ("read", (b"p", 1000, b""))]
 
 
