@@ -77,7 +77,7 @@ def test_a_password_that_was_changed_is_read(tmp_path: Path) -> None:
     [
         ('"securty.protocol" = "SSL"', "unknown property 'securty.protocol'.*'security.protocol'"),
         ('"ssl.ca.lokation" = "x"', "nearest known one is 'ssl.ca.location'"),
-        ('"ssl.ca.location" = "x"', "of no use with security.protocol=PLAINTEXT; SSL or SASL_SSL"),
+        ('"ssl.ca.location" = "x"', "of no use with security.protocol=PLAINTEXT; expected SSL or SASL_SSL"),
         ('"security.protocol" = "TLS"', 'Invalid value "TLS"'),
         ('"socket.timeout.ms" = "soon"', "socket.timeout.ms"),
         ('"socket.timeout.ms" = [1]', "a text, a number, true or false"),
@@ -91,7 +91,7 @@ def test_a_password_that_was_changed_is_read(tmp_path: Path) -> None:
         ('"ssl.key.password" = "hunter2"', "ssl.key.password is a secret"),
         ('"ssl.key.pem" = "hunter2"', "ssl.key.pem is a secret"),
         ('"sasl.oauthbearer.client.secret" = "hunter2"', "is a secret"),
-        ('"sasl.username" = "kdir"', "of no use with security.protocol=PLAINTEXT; SASL_SSL would"),
+        ('"sasl.username" = "kdir"', "of no use with security.protocol=PLAINTEXT; expected SASL_SSL"),
         (
             '"security.protocol" = "SSL", "ssl.ca.location" = "nowhere.pem"',
             "ssl.ca.location failed",
@@ -110,7 +110,7 @@ def test_a_mistake_is_one_sentence_with_its_name(properties: str, words: str) ->
     [
         (SASL + "sasl.pasword=hunter2", "unknown property 'sasl.pasword'.*'sasl.password'"),
         (SASL + "client.id=me", "kafka.properties: client.id: kdir sets that itself"),
-        (SASL + "hunter2", "line 5: KEY=VALUE"),
+        (SASL + "hunter2", "line 5: expected KEY=VALUE"),
         (SASL + "sasl.password=hunter2", "line 5: sasl.password stands in it twice"),
         ("sasl.jaas.config=hunter2\nsecurity.protocol=SASL_SSL", "JAAS"),
         (SASL.replace("SCRAM-SHA-512", "GUESSING"), "Unsupported SASL mechanism: GUESSING"),

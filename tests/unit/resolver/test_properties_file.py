@@ -20,7 +20,7 @@ def test_settings_comments_and_blanks() -> None:
 
 @pytest.mark.parametrize("line", ["hunter2", "=hunter2", "[default]", "sasl.password: hunter2"])
 def test_a_wrong_line_is_named_by_its_number_and_not_shown(line: str) -> None:
-    with pytest.raises(ValueError, match="line 2: KEY=VALUE") as raised:
+    with pytest.raises(ValueError, match="line 2: expected KEY=VALUE") as raised:
         parse_settings(f"a=b\n{line}")
     assert "hunter2" not in str(raised.value)
 
