@@ -1,0 +1,183 @@
+"""Finds names and docstrings that are not yet in the terms of ``docs/glossary.md``.
+
+``python -m deploy.tools.language`` writes what it finds to ``tests/repository/language.txt``. The
+file may only shrink: ``tests/repository/test_language.py`` compares it with the tree.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+__all__ = ["BASELINE", "findings", "glossary_words", "main", "misnamed", "undescribed"]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+BASELINE: Final = "tests/repository/language.txt"
+PACKAGES: Final = ("resolver", "directory", "deploy", "bench", "tests")
+
+_VERBS: Final = """
+accepts acknowledges acts adds adopts advances allows announces answers appends applies arms
+asks asserts assigns attaches authenticates authorizes begins binds blocks breaks brings builds
+calls cancels carries checks chooses claims clears closes collects combines comes commits
+compares compiles completes computes configures confirms connects consumes converts copies
+counts creates cuts deals decides decodes deletes delivers describes detaches does downloads
+drops empties encodes ends enters evaluates expands expects explains exports extends fails
+fetches fills finalizes finds finishes flushes follows forgets formats forwards frees gathers
+generates gives goes grants grows guards hands handles has hides holds imports increments
+inserts installs interrupts invalidates iterates joins judges keeps kills leaves lets limits
+links lists loads locates locks logs looks maintains makes maps marks matches measures merges
+migrates mounts moves names notes notifies observes opens orders parses passes patches pauses
+pins places plans polls postpones prepares prevents prints probes produces provisions publishes
+puts queries raises re-reads reads rebuilds receives reconnects records redacts reduces refers
+refreshes refuses registers rejects releases reloads remembers removes renames renders renews
+repeats replaces replays reports requires reserves resets resolves restores restarts resumes
+retries returns reverts revokes rewrites rounds runs samples saves scans schedules searches
+seals selects sends serves sets shows shuts signals skips sleeps sorts spends splits starts
+stays stops stores streams strips submits subscribes sums suspends swaps sweeps takes tests
+touches traces translates traverses trims tries turns undoes unlocks unmounts unseals unsets
+updates uses validates verifies visits waits walks wakes watches withdraws wraps writes yields
+"""
+VERBS: Final = frozenset(_VERBS.split())
+"""What a function's docstring may begin with; a new verb is added here."""
+
+_OTHERS: Final = """
+what whether how who whom whose where when why which if as for with of to on by around without
+true everything nothing something somebody nobody it this that these those there so not one's
+"""
+_NO_NOUNS: Final = frozenset(_OTHERS.split())
+"""What a class's docstring may not begin with, beside a verb."""
+
+_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_ROW: Final = re.compile(r"^\|((?: `\w+`,?)+) \|")
+
+
+def glossary_words(text: str) -> frozenset[str]:
+    """Returns the words of the glossary's table of retired words."""
+    _, _, table = text.partition("## Retired words")
+    return frozenset(
+        word
+        for line in table.splitlines()
+        if (row := _ROW.match(line)) is not None
+        for word in re.findall(r"`(\w+)`", row[1])
+    )
+
+
+def _identifiers(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.ClassDef(name=name):
+                yield name
+            case ast.alias(asname=str(name)):
+                yield name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name
+            case ast.ExceptHandler(name=str(name)):
+                yield name
+            case _:
+                pass
+
+
+def misnamed(tree: ast.Module, words: frozenset[str]) -> set[str]:
+    """Returns the identifiers that a module binds and of which a retired word is a part."""
+    return {
+        name
+        for name in _identifiers(tree)
+        if not words.isdisjoint(part.lower() for part in _PARTS.findall(name))
+    }
+
+
+def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    marks = {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
+    return not marks.isdisjoint({"property", "cached_property", "setter"})
+
+
+def _begins_well(node: ast.AST, docstring: str) -> bool:
+    first, _, rest = docstring.partition(" ")
+    word = first.strip(",.:;").lower()
+    if isinstance(node, ast.ClassDef):
+        return word not in _NO_NOUNS and word not in VERBS
+    if first == "True":
+        return rest.startswith("if")
+    return word in VERBS or docstring.startswith("Context manager")
+
+
+def undescribed(tree: ast.Module) -> list[str]:
+    """Returns the public classes and functions whose docstring does not begin as it should.
+
+    A function's begins with a verb in the third person, or with "True if"; a class's with a noun.
+    Properties are described as attributes are, tests by their names.
+    """
+    found: list[str] = []
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for one in ast.iter_child_nodes(node):
+            match one:
+                case ast.ClassDef(name=name) if not name.startswith("_"):
+                    docstring = ast.get_docstring(one)
+                    if docstring and not _begins_well(one, docstring):
+                        found.append(prefix + name)
+                    visit(one, f"{prefix}{name}.")
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    if name.startswith(("_", "test_")) or _is_property(one):
+                        continue
+                    docstring = ast.get_docstring(one)
+                    if docstring and not _begins_well(one, docstring):
+                        found.append(prefix + name)
+                case ast.If() | ast.Try():
+                    visit(one, prefix)
+                case _:
+                    pass
+
+    visit(tree, "")
+    return found
+
+
+def _tracked() -> list[str]:
+    done = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return [
+        path
+        for path in sorted(set(done.stdout.split("\0")))
+        if path.endswith(".py") and "_pb2" not in path and path.split("/")[0] in PACKAGES
+    ]
+
+
+def findings(paths: Iterable[str] | None = None) -> Counter[str]:
+    """Returns what is not yet mended: identifiers, and docstrings by file, with their counts."""
+    words = glossary_words((ROOT / "docs" / "glossary.md").read_text())
+    found: Counter[str] = Counter()
+    for path in _tracked() if paths is None else paths:
+        if not (ROOT / path).is_file():
+            continue
+        tree = ast.parse((ROOT / path).read_text())
+        for name in misnamed(tree, words):
+            found[f"identifier {name}"] += 1
+        count = len(undescribed(tree))
+        if count:
+            found[f"docstrings {path}"] = count
+    return found
+
+
+def main() -> int:
+    """Writes the baseline."""
+    lines = [f"{count} {what}\n" for what, count in sorted(findings().items())]
+    (ROOT / BASELINE).write_text("".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Names and docstrings are in the terms of docs/glossary.md; what is not yet may only shrink."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from deploy.tools.language import BASELINE, findings, glossary_words, misnamed, undescribed
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = ".venv/bin/python -m deploy.tools.language"
+
+
+def baseline() -> Counter[str]:
+    """Returns what was not yet mended when the baseline was written."""
+    rows = (line.split(" ", 1) for line in (ROOT / BASELINE).read_text().splitlines())
+    return Counter({what: int(count) for count, what in rows})
+
+
+def test_no_name_or_docstring_falls_behind_the_glossary() -> None:
+    grown = findings() - baseline()
+    assert not grown, (
+        "retired words in names (docs/glossary.md has what to write instead), or docstrings that"
+        f" do not begin with a verb (a class's: with a noun): {dict(grown)}"
+    )
+
+
+def test_the_baseline_shrinks_with_the_tree() -> None:
+    shrunk = baseline() - findings()
+    assert not shrunk, f"mended, so the baseline is smaller now; run: {COMMAND}\n{dict(shrunk)}"
+
+
+def test_the_glossary_has_the_retired_words() -> None:
+    words = glossary_words((ROOT / "docs" / "glossary.md").read_text())
+    assert {"told", "sight", "wishes", "guarding"} <= words
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("told_at = 1", {"told_at"}),
+        ("def f(sight): pass", {"sight"}),
+        ("class WordList: pass", {"WordList"}),
+        ("import x as hosting", {"hosting"}),
+        ("self._life = 1", {"_life"}),
+        ("sword = lifetime = returned = 1", set()),
+    ],
+)
+def test_a_retired_word_is_found_as_a_part_of_a_name(code: str, names: set[str]) -> None:
+    words = glossary_words((ROOT / "docs" / "glossary.md").read_text())
+    assert misnamed(ast.parse(code), words) == names
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ('def f():\n    """Returns it."""', []),
+        ('def f():\n    """True if it is."""', []),
+        ('def f():\n    """What it is."""', ["f"]),
+        ('def f():\n    """Return it."""', ["f"]),
+        ('def _f():\n    """What it is."""', []),
+        ('class C:\n    """Lock per key."""', []),
+        ('class C:\n    """What locks."""', ["C"]),
+        ('class C:\n    """Locks keys."""', ["C"]),
+        ('class C:\n    def f(self):\n        """The one."""', ["C.f"]),
+        ('class C:\n    @property\n    def f(self):\n        """The one."""', []),
+    ],
+)
+def test_a_docstring_begins_with_what_its_kind_begins_with(code: str, found: list[str]) -> None:
+    assert undescribed(ast.parse(code)) == found
